@@ -1,0 +1,1 @@
+"""The compiled room: numba kernels behind every draw. Nothing here is imported before the first draw."""

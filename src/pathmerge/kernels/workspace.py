@@ -1,0 +1,67 @@
+"""The scratch memory of one thread and the parameters of a draw: all that a kernel touches besides its output."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pathmerge.kernels.graph import SET_ROWS
+from pathmerge.kernels.random import STATE_WORDS
+
+
+class Parameters(NamedTuple):
+    """What is asked for; plain integers, because kernels know no strings."""
+
+    kind: int
+    input_size: int
+    vertices: int  # the largest vertex id, V
+    edges: int  # how many fit
+    region: int  # width of what follows the query
+    words: int
+    label: int  # one of LABEL_*
+    option: int  # balanced: incoming chain; depth-first: prefix
+    padding: int  # depth-first: random padding
+
+
+NAIVE, BALANCED, STAR, DFS_NAIVE, DFS_BALANCED, SELECTION_INFERENCE = range(6)
+LABEL_PATH, LABEL_VERTEX = range(2)
+SELECTION, INFERENCE = range(2)
+
+
+class Workspace(NamedTuple):
+    """`source`, `target`: the edge list in construction numbering. The rest is described where it is used."""
+
+    rng: Any  # uint64
+    out: Any  # uint64, vertices x words
+    into: Any
+    sets: Any
+    source: Any  # int64
+    target: Any
+    ids: Any
+    counts: Any  # uint64
+    pending: Any  # int64
+    stack: Any
+    region: Any  # vertex + 1, or 0 for filler
+    visited: Any  # the trace, or the targets of the visited edges
+    origin: Any  # the sources of the visited edges
+
+
+def make_workspace(vertices: int, words: int) -> Workspace:
+    most_edges = 5 * vertices + 16
+    line = most_edges + 2 * vertices + 16
+    return Workspace(
+        rng=np.zeros(STATE_WORDS, np.uint64),
+        out=np.zeros((vertices + 2, words), np.uint64),
+        into=np.zeros((vertices + 2, words), np.uint64),
+        sets=np.zeros((SET_ROWS, words), np.uint64),
+        source=np.zeros(most_edges, np.int64),
+        target=np.zeros(most_edges, np.int64),
+        ids=np.zeros(vertices + 2, np.int64),
+        counts=np.zeros(vertices + 2, np.uint64),
+        pending=np.zeros(line, np.int64),
+        stack=np.zeros(line, np.int64),
+        region=np.zeros(line, np.int64),
+        visited=np.zeros(line, np.int64),
+        origin=np.zeros(line, np.int64),
+    )
