@@ -242,10 +242,12 @@ def dfs_balanced(rng: random.Random, input_size: int, backtrack: int, prefix: bo
         prefix_edges = set(pairwise(way_down))
 
         def is_needed(edge: Edge) -> bool:
+            # By now every vertex of G2 has a parent in {s} or G2, so only the edge's own target can lose its last one.
             without = edges - {edge}
+            target = edge[1]
             return (
                 edge in prefix_edges
-                or any(not _parents(without, vertex) & inner for vertex in g2)
+                or (target in g2 and not _parents(without, target) & inner)
                 or goal not in _descendants(without, s)
             )
 
@@ -298,7 +300,7 @@ class _SelectionInference:
         self.step_2_initial_edges()
         self.step_3_frontier()
         self.step_4_unvisited_children()
-        self.step_5_visited_children_of_c()
+        self.step_5_visited_through_c()
         self.step_6_other_children_of_c()
         self.step_7_goal()
         self.step_8_remove()
@@ -349,14 +351,17 @@ class _SelectionInference:
             j = self.pick({v for v in range(f + 1, self.n + 1) if v not in self.reached})
             self.give_parent(f, j)
 
-    def step_5_visited_children_of_c(self) -> None:
+    def step_5_visited_through_c(self) -> None:
         wanted = max(0, 2 * self.F + self.B - self.most_edges)
-        while len(self.children(self.c) & self.frontier) < wanted and len(self.children(self.c)) < self.B:
-            candidates = {f for f in self.frontier if f > self.c} - self.children(self.c)
+        while len(through_c := _children(self.sequence, self.c)) < wanted:
+            candidates = {f for f in self.frontier if f > self.c} - through_c
+            if not self.can_take(self.c):
+                candidates &= self.children(self.c)
             if not candidates:
                 break
             f = self.pick(candidates)
-            self.add((self.c, f))
+            if (self.c, f) not in self.edges:
+                self.add((self.c, f))
             # The edge that led to f so far stays in the graph, but is no longer a visited one.
             self.sequence = [edge for edge in self.sequence if edge[1] != f]
             out_of_f = [place for place, edge in enumerate(self.sequence) if edge[0] == f]

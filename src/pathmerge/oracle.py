@@ -42,10 +42,8 @@ def violations(problem: Problem, layout: Layout) -> list[str]:
 def answers(problem: Problem) -> frozenset[int]:
     """All correct answers, whatever the task."""
     if problem.task == "search":
-        import networkx as nx
-
         # The goal is not among its own ancestors in networkx, but it counts as reaching itself.
-        reaching_goal: set[int] = set(nx.ancestors(_graph(problem), problem.goal)) | {problem.goal}
+        reaching_goal: set[int] = set(_networkx().ancestors(_graph(problem), problem.goal)) | {problem.goal}
         return frozenset(_children(problem, problem.start) & reaching_goal)
     if problem.task == "dfs":
         return _trace_answers(problem, problem.visited)
@@ -108,8 +106,7 @@ def branch(problem: Problem) -> int:
 
 def path_counts(problem: Problem) -> dict[int, int]:
     """For each useful child of start the number of paths from it to the goal (one, if it is the goal)."""
-    import networkx as nx
-
+    nx = _networkx()
     _require_task(problem, "search")
     graph = _graph(problem)
     if not nx.is_directed_acyclic_graph(graph):
@@ -138,11 +135,15 @@ def _require_task(problem: Problem, *tasks: str) -> None:
         raise ValueError(f"task={problem.task!r}: must be {' or '.join(repr(task) for task in tasks)} here")
 
 
-def _graph(problem: Problem) -> Any:
-    """The graph for networkx; imported here because only `verify` and the tests ever need it."""
-    import networkx as nx
+def _networkx() -> Any:
+    """Imported late, because only `verify` and the tests ever need it, and as Any, because it is hardly typed."""
+    import networkx
 
-    graph: Any = nx.DiGraph()
+    return networkx
+
+
+def _graph(problem: Problem) -> Any:
+    graph = _networkx().DiGraph()
     graph.add_nodes_from(problem.vertices)
     graph.add_edges_from(problem.edges)
     return graph
@@ -178,8 +179,7 @@ def _frontier_vertices(problem: Problem) -> set[int]:
 
 
 def _graph_faults(problem: Problem, layout: Layout) -> Iterator[str]:
-    import networkx as nx
-
+    nx = _networkx()
     named: list[tuple[str, int | None]] = [
         *(("edges", vertex) for edge in problem.edges for vertex in edge),
         ("start", problem.start),
@@ -209,8 +209,7 @@ def _graph_faults(problem: Problem, layout: Layout) -> Iterator[str]:
 
 
 def _query_faults(problem: Problem) -> Iterator[str]:
-    import networkx as nx
-
+    nx = _networkx()
     in_edges = {vertex for edge in problem.edges for vertex in edge}
     if problem.start not in in_edges:
         yield f"start: {problem.start} is not in the graph; it must be an end of some edge"

@@ -169,18 +169,23 @@ def _fill_branch(work, n, start, current, branch, wanted, length, words):
     added = 0
     degree = size(out, current, words)
     shared = 0
-    for w in range(words):
-        shared += count_ones(out[current, w] & sets[FRONTIER, w])
-    while shared < wanted and degree < branch:
+    for i in range(length):
+        if origin[i] == current:
+            shared += 1
+    while shared < wanted:
         for w in range(words):
-            sets[POOL, w] = sets[FRONTIER, w] & ~out[current, w]
+            sets[POOL, w] = sets[FRONTIER, w] & (out[current, w] if degree >= branch else ~ZERO)
         keep_range(sets, POOL, current + 1, n, words)
+        for i in range(length):
+            if origin[i] == current:
+                drop(sets, POOL, visited[i])
         f = pick(rng, sets, POOL, words)
         if f < 0:
             break
-        add_edge(out, into, current, f)
-        added += 1
-        degree += 1
+        if not has(out, current, f):
+            add_edge(out, into, current, f)
+            added += 1
+            degree += 1
         shared += 1
         at = 0
         while visited[at] != f:

@@ -1,0 +1,22 @@
+"""Bad input: one line that names the field, the value given and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def check_range(field: str, value: object, low: int, high: int, why: str = "") -> None:
+    """Raise unless `value` is a whole number in low..high; `why` says where the bound comes from."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not low <= value <= high:
+        allowed = f"a whole number in {low}..{high}" if low <= high else "nothing is possible"
+        raise ValueError(f"{field}={value!r}: must be {allowed}{f' ({why})' if why else ''}")
+
+
+def check_choice(field: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{field}={value!r}: must be one of {', '.join(allowed)}")
+
+
+class DrawError(ValueError):
+    """No attempt at an example succeeded within the bound on attempts."""

@@ -1,0 +1,144 @@
+"""Held-out problems: what evaluation uses and the training stream must never show.
+
+Choices a reader could not guess:
+- A cell (a distribution of one difficulty) holds out the problems of the longest prefix of its stream, at most `count`
+  examples, that has no more distinct problems than 5% of the cell. The evaluation set of the cell is that prefix.
+- The size of a cell comes from a formula where there is one (star); elsewhere from a lower bound: the number of distinct
+  problems met among draws of a stream kept for this purpose. Draws go on until the bound suffices or further draws hardly find new problems.
+- A cell that cannot hold out `count` examples is named in `too_small`; a smaller prefix is held out.
+- Problems are known by their 64-bit canonical hash. The guard sits inside the kernels (an open-addressing table), so a
+  look-up costs nanoseconds and a hit is redrawn in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import UInt64
+
+from pathmerge.errors import check_range
+from pathmerge.problems.batch import Batch
+from pathmerge.problems.distribution import Distribution
+from pathmerge.rng import MAX_STREAM, Split
+
+LARGEST_SHARE = 0.05
+_CENSUS_STREAM = MAX_STREAM
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutCell:
+    """One difficulty's evaluation set."""
+
+    batch: Batch
+    requested: int
+    distinct: int
+    """Distinct problems in the batch."""
+    problems: int
+    """How many distinct problems the cell has: exactly, or at least."""
+    exact: bool
+
+    @property
+    def distribution(self) -> Distribution:
+        return self.batch.distribution
+
+    def describe(self) -> str:
+        size = f"{self.problems:,}" if self.exact else f"at least {self.problems:,}"
+        return (
+            f"{self.distribution.describe()}: {len(self.batch):,} of {self.requested:,} examples held out "
+            f"({self.distinct:,} of {size} distinct problems; at most {LARGEST_SHARE:.0%})"
+        )
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A set of problems known by their hash, and the cells it was made from."""
+
+    identities: UInt64[np.ndarray, " problems"]
+    """Sorted, without repeats."""
+    cells: tuple[HeldOutCell, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.identities)
+
+    def __add__(self, other: HeldOut) -> HeldOut:
+        return HeldOut(np.union1d(self.identities, other.identities), self.cells + other.cells)
+
+    def __contains__(self, identity: int) -> bool:
+        at = np.searchsorted(self.identities, np.uint64(identity))
+        return bool(at < len(self) and self.identities[at] == np.uint64(identity))
+
+    @cached_property
+    def table(self) -> UInt64[np.ndarray, " places"]:
+        """The hash table the kernels look into, at most a quarter full."""
+        from pathmerge.kernels.fill import insert
+
+        table = np.zeros(max(4, 1 << (4 * len(self)).bit_length()), np.uint64)
+        insert(table, self.identities)
+        return table
+
+    @property
+    def too_small(self) -> list[HeldOutCell]:
+        """The cells that could not hold out as many examples as asked for."""
+        return [cell for cell in self.cells if len(cell.batch) < cell.requested]
+
+    @classmethod
+    def of(cls, identities: Iterable[int] | np.ndarray) -> HeldOut:
+        """From hashes, for instance the `identity` column of a file."""
+        return cls(np.unique(np.asarray(identities, np.uint64)))
+
+
+def hold_out(
+    distributions: Sequence[Distribution],
+    count: int = 4000,
+    *,
+    seed: int = 0,
+    split: Split = "test",
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> HeldOut:
+    """Hold out `count` examples of each difficulty of each distribution, as far as the cells are large enough."""
+    check_range("count", count, 1, 10**9)
+    cells: list[HeldOutCell] = []
+    for distribution in distributions:
+        for cell in distribution.fixed():
+            cells.append(_hold_out_cell(cell, count, seed, split, threads))
+            if progress is not None:
+                progress(1)
+    found = [cell.batch.identity for cell in cells]
+    return HeldOut(np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64), tuple(cells))
+
+
+def _hold_out_cell(cell: Distribution, count: int, seed: int, split: Split, threads: int | None) -> HeldOutCell:
+    batch = cell.sample(count, seed=seed, split=split, threads=threads)
+    _, first_seen = np.unique(batch.identity, return_index=True)
+    new = np.zeros(count, np.int64)
+    new[first_seen] = 1
+    distinct = np.cumsum(new)
+    exact = cell.problem_count()
+    problems = exact if exact is not None else _count_problems(cell, int(distinct[-1]), seed, split, threads)
+    kept = int(np.searchsorted(distinct, int(problems * LARGEST_SHARE), side="right"))
+    return HeldOutCell(
+        batch=batch.take(slice(0, kept)),
+        requested=count,
+        distinct=int(distinct[kept - 1]) if kept else 0,
+        problems=problems,
+        exact=exact is not None,
+    )
+
+
+def _count_problems(cell: Distribution, wanted: int, seed: int, split: Split, threads: int | None) -> int:
+    """A lower bound on the number of distinct problems of a cell, large enough to hold out `wanted` if there are so many."""
+    enough = int(np.ceil(wanted / LARGEST_SHARE))
+    seen = np.zeros(0, np.uint64)
+    first = 0
+    while True:
+        drawn = max(2 * enough, 4096)
+        batch = cell.sample(drawn, seed=seed, split=split, stream=_CENSUS_STREAM, first=first, threads=threads)
+        first += drawn
+        before = len(seen)
+        seen = np.union1d(seen, batch.identity)
+        if len(seen) >= enough or len(seen) - before < drawn // 100:
+            return len(seen)

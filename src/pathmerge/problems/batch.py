@@ -1,0 +1,82 @@
+"""What a draw returns: one array per column, a row per example."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int64, UInt64
+
+from pathmerge.problems.distribution import Distribution
+from pathmerge.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Examples first..first+len-1 of a stream.
+
+    Besides the columns below, each difficulty is an attribute under its name: `lookahead`, `spokes`, `backtrack`,
+    `frontier`, `branch`, `step` (0 selection, 1 inference), where the distribution has it.
+    """
+
+    distribution: Distribution
+    key: Key
+    first: int
+    tokens: Int64[np.ndarray, "batch width"]
+    label: Int64[np.ndarray, " batch"]
+    answers: Bool[np.ndarray, "batch vocabulary"]
+    """Which tokens are correct: column v is vertex v."""
+    difficulty: Int64[np.ndarray, "batch 3"]
+    start: Int64[np.ndarray, " batch"]
+    goal: Int64[np.ndarray, " batch"]
+    current: Int64[np.ndarray, " batch"]
+    """Search: start; depth-first: the last visited vertex; selection-inference: the vertex that `branch` refers to."""
+    identity: UInt64[np.ndarray, " batch"]
+    """The canonical hash of the problem (`pathmerge.problems.identity`)."""
+    attempts: Int64[np.ndarray, " batch"]
+    """How many attempts the example took; count / sum is the acceptance rate."""
+    redraws: Int64[np.ndarray, " batch"]
+    """How often it was redrawn because the problem is held out."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def __getattr__(self, name: str) -> Int64[np.ndarray, " batch"]:
+        names = type(self.__dict__["distribution"]).difficulty_names if "distribution" in self.__dict__ else ()
+        if name in names:
+            return self.difficulty[:, names.index(name)]
+        raise AttributeError(f"{name!r}: a batch of {self.distribution.name} has no such column; it has {', '.join(names)}")
+
+    @property
+    def edges(self) -> Int64[np.ndarray, "batch edges 2"]:
+        """The edges in input order, right-aligned; (0, 0) where there is none."""
+        layout = self.distribution.layout
+        end = layout.input_size - layout.region_width - 3
+        slots = self.tokens[:, end - 3 * layout.max_edges : end].reshape(len(self), layout.max_edges, 3)
+        return np.where(slots[:, :, :1] == layout.edge, slots[:, :, 1:], 0)
+
+    @property
+    def target(self) -> Float32[np.ndarray, "batch vocabulary"]:
+        """What the loss compares with: the label, or with `label="soft"` the uniform distribution over all answers."""
+        if getattr(self.distribution, "label", None) == "soft":
+            return (self.answers / self.answers.sum(1, keepdims=True)).astype(np.float32)
+        return np.eye(self.answers.shape[1], dtype=np.float32)[self.label]
+
+    def row(self, index: int) -> dict[str, Any]:
+        """One example as plain values, under the names of a file's columns."""
+        return {name: column[index] for name, column in self.to_columns().items()}
+
+    def to_columns(self) -> dict[str, np.ndarray]:
+        """The columns of a file, by name."""
+        difficulty = {name: self.difficulty[:, i] for i, name in enumerate(self.distribution.columns)}
+        names = ("tokens", "label", "answers", *difficulty, "start", "goal", "current", "identity", "redraws")
+        return {name: difficulty.get(name, self.__dict__.get(name)) for name in names}
+
+    def take(self, rows: Any) -> Batch:
+        """The same with some rows only (a slice or an index array); `first` is that of the whole batch."""
+        columns = {
+            f.name: value[rows] if isinstance(value := getattr(self, f.name), np.ndarray) else value
+            for f in fields(self)
+        }
+        return type(self)(**columns)
