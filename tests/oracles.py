@@ -69,7 +69,7 @@ class BalancedProposal:
     goal: int
 
 
-class DrawAgain(Exception):
+class DrawAgainError(Exception):
     """The attempt is to be thrown away."""
 
 
@@ -149,9 +149,9 @@ def naive(rng: random.Random, input_size: int) -> Drawn:
     def attempt() -> Problem:
         proposal = propose_naive(rng, layout)
         if proposal.goal not in _descendants(proposal.edges, proposal.start):
-            raise DrawAgain
+            raise DrawAgainError
         if len(proposal.edges) > layout.max_edges:
-            raise DrawAgain
+            raise DrawAgainError
         return _finish(rng, layout, proposal.n, proposal.edges, proposal.start, proposal.goal)
 
     return _until_kept(attempt)
@@ -164,7 +164,7 @@ def balanced(rng: random.Random, input_size: int, lookahead: int, incoming: bool
         proposal = propose_balanced(rng, layout, lookahead, incoming)
         problem = _finish(rng, layout, proposal.n, proposal.edges, proposal.start, proposal.goal)
         if len(problem.edges) > layout.max_edges or oracle.lookahead(problem) != lookahead:
-            raise DrawAgain
+            raise DrawAgainError
         return problem
 
     return _until_kept(attempt)
@@ -192,7 +192,7 @@ def dfs_naive(rng: random.Random, input_size: int) -> Drawn:
         proposal = _propose_naive(rng, min(3, most_vertices), min(most_vertices, most_edges + 1))
         edges, start, goal = proposal.edges, proposal.start, proposal.goal
         if goal not in _descendants(edges, start) or len(edges) > most_edges:
-            raise DrawAgain
+            raise DrawAgainError
         taken = [start]
         while True:
             step = _pick(rng, _depth_first_answers(edges, taken))
@@ -260,7 +260,7 @@ def dfs_balanced(rng: random.Random, input_size: int, backtrack: int, prefix: bo
             trace.append(_pick(rng, answers))
         problem = _finish(rng, layout, n, edges, way_down[0], goal, visited=trace)
         if oracle.violations(problem, layout) or oracle.backtrack(problem) != backtrack:
-            raise DrawAgain
+            raise DrawAgainError
         return problem
 
     return _until_kept(attempt)
@@ -323,7 +323,7 @@ class _SelectionInference:
     def step_3_frontier(self) -> None:
         self.frontier = {self.s, self.c}
         if len(self.frontier) > self.F:
-            raise DrawAgain
+            raise DrawAgainError
         while len(self.frontier) < self.F:
             self.frontier.add(self.pick(set(range(self.s + 1, self.n + 1)) - {self.c, self.g} - self.frontier))
 
@@ -347,7 +347,7 @@ class _SelectionInference:
             if self.unvisited_children(f):
                 continue
             if not self.can_take(f):
-                raise DrawAgain
+                raise DrawAgainError
             j = self.pick({v for v in range(f + 1, self.n + 1) if v not in self.reached})
             self.give_parent(f, j)
 
@@ -406,9 +406,9 @@ class _SelectionInference:
             self.rng, self.layout, self.n, self.edges, self.s, self.g, visited_edges=self.sequence, current=self.c
         )
         if oracle.violations(problem, self.layout):
-            raise DrawAgain
+            raise DrawAgainError
         if oracle.frontier(problem) != self.F or oracle.branch(problem) != self.B:
-            raise DrawAgain
+            raise DrawAgainError
         return problem
 
     def superfluous(self) -> list[Edge]:
@@ -436,7 +436,7 @@ class _SelectionInference:
 
     def uniform(self, low: int, high: int) -> int:
         if low > high:
-            raise DrawAgain
+            raise DrawAgainError
         return self.rng.randint(low, high)
 
     def pick(self, candidates: Collection[VertexOrEdge]) -> VertexOrEdge:
@@ -569,7 +569,7 @@ def _until_kept(attempt: Callable[[], Problem]) -> Drawn:
     for attempts in range(1, MOST_ATTEMPTS + 1):
         try:
             return Drawn(attempt(), attempts)
-        except DrawAgain:
+        except DrawAgainError:
             continue
     raise RuntimeError(f"nothing was kept in {MOST_ATTEMPTS} attempts")
 
@@ -605,7 +605,7 @@ def _finish(
 def _pick(rng: random.Random, candidates: Collection[VertexOrEdge]) -> VertexOrEdge:
     """Uniform; sorted first, because the order of a set must not decide what a seed gives."""
     if not candidates:
-        raise DrawAgain
+        raise DrawAgainError
     return rng.choice(sorted(candidates))
 
 

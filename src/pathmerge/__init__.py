@@ -8,5 +8,4 @@ from pathmerge.problems.naive import Naive as Naive
 from pathmerge.problems.problem import Problem as Problem
 from pathmerge.problems.selection_inference import SelectionInference as SelectionInference
 from pathmerge.problems.star import Star as Star
-
-__version__ = "0.1.0"
+from pathmerge.version import __version__ as __version__

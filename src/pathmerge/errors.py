@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 def check_range(field: str, value: object, low: int, high: int, why: str = "") -> None:
     """Raise unless `value` is a whole number in low..high; `why` says where the bound comes from."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not low <= value <= high:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         allowed = f"a whole number in {low}..{high}" if low <= high else "nothing is possible"
         raise ValueError(f"{field}={value!r}: must be {allowed}{f' ({why})' if why else ''}")
 

@@ -3,8 +3,9 @@
 Choices a reader could not guess:
 - A cell (a distribution of one difficulty) holds out the problems of the longest prefix of its stream, at most `count`
   examples, that has no more distinct problems than 5% of the cell. The evaluation set of the cell is that prefix.
-- The size of a cell comes from a formula where there is one (star); elsewhere from a lower bound: the number of distinct
-  problems met among draws of a stream kept for this purpose. Draws go on until the bound suffices or further draws hardly find new problems.
+- The size of a cell comes from a formula where there is one (star); elsewhere from a lower bound: the number of
+  distinct problems met among draws of a stream kept for this purpose, which go on until the bound suffices or new draws
+  hardly meet new problems.
 - A cell that cannot hold out `count` examples is named in `too_small`; a smaller prefix is held out.
 - Problems are known by their 64-bit canonical hash. The guard sits inside the kernels (an open-addressing table), so a
   look-up costs nanoseconds and a hit is redrawn in place.
@@ -39,6 +40,8 @@ class HeldOutCell:
     problems: int
     """How many distinct problems the cell has: exactly, or at least."""
     exact: bool
+    mass: float
+    """The share of the cell's draws that meet a held-out problem: what the training stream will redraw."""
 
     @property
     def distribution(self) -> Distribution:
@@ -48,7 +51,8 @@ class HeldOutCell:
         size = f"{self.problems:,}" if self.exact else f"at least {self.problems:,}"
         return (
             f"{self.distribution.describe()}: {len(self.batch):,} of {self.requested:,} examples held out "
-            f"({self.distinct:,} of {size} distinct problems; at most {LARGEST_SHARE:.0%})"
+            f"({self.distinct:,} of {size} distinct problems, {self.mass:.1%} of draws; "
+            f"at most {LARGEST_SHARE:.0%} of the problems)"
         )
 
 
@@ -118,27 +122,29 @@ def _hold_out_cell(cell: Distribution, count: int, seed: int, split: Split, thre
     new[first_seen] = 1
     distinct = np.cumsum(new)
     exact = cell.problem_count()
-    problems = exact if exact is not None else _count_problems(cell, int(distinct[-1]), seed, split, threads)
+    enough = int(np.ceil(distinct[-1] / LARGEST_SHARE))
+    met = _census(cell, enough, seed, split, threads) if exact is None else np.zeros(0, np.uint64)
+    problems = exact if exact is not None else len(np.unique(met))
     kept = int(np.searchsorted(distinct, int(problems * LARGEST_SHARE), side="right"))
+    held = int(distinct[kept - 1]) if kept else 0
     return HeldOutCell(
         batch=batch.take(slice(0, kept)),
         requested=count,
-        distinct=int(distinct[kept - 1]) if kept else 0,
+        distinct=held,
         problems=problems,
         exact=exact is not None,
+        mass=held / problems if exact is not None else float(np.isin(met, batch.identity[:kept]).mean()),
     )
 
 
-def _count_problems(cell: Distribution, wanted: int, seed: int, split: Split, threads: int | None) -> int:
-    """A lower bound on the number of distinct problems of a cell, large enough to hold out `wanted` if there are so many."""
-    enough = int(np.ceil(wanted / LARGEST_SHARE))
-    seen = np.zeros(0, np.uint64)
-    first = 0
+def _census(cell: Distribution, enough: int, seed: int, split: Split, threads: int | None) -> np.ndarray:
+    """Draws of a cell until `enough` distinct problems were met, or until new draws hardly meet new ones."""
+    met = np.zeros(0, np.uint64)
+    distinct = 0
     while True:
         drawn = max(2 * enough, 4096)
-        batch = cell.sample(drawn, seed=seed, split=split, stream=_CENSUS_STREAM, first=first, threads=threads)
-        first += drawn
-        before = len(seen)
-        seen = np.union1d(seen, batch.identity)
-        if len(seen) >= enough or len(seen) - before < drawn // 100:
-            return len(seen)
+        batch = cell.sample(drawn, seed=seed, split=split, stream=_CENSUS_STREAM, first=len(met), threads=threads)
+        met = np.concatenate([met, batch.identity])
+        before, distinct = distinct, len(np.unique(met))
+        if distinct >= enough or distinct - before < drawn // 100:
+            return met

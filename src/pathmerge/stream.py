@@ -1,10 +1,10 @@
 """Endless batches for training, made ahead of time by threads and handed out as torch tensors, in order.
 
 Choices a reader could not guess:
-- Batch j holds examples j·size..(j+1)·size-1 of the stream, so resuming is setting `start`, and processes that share the work
-  (`shard`) take contiguous parts of the same batch.
+- Batch j holds examples j·size..(j+1)·size-1 of the stream, so resuming is setting `start`, and processes that share
+  the work (`shard`) take contiguous parts of the same batch.
 - Each worker thread makes a whole batch without the GIL; at most `ahead` batches exist at a time, so memory is bounded.
-- Held-out hits are counted when a batch is handed out, not when it is made: the counts belong to what training has seen.
+- Held-out hits are counted when a batch is handed out, not when it is made: counts belong to what training has seen.
 """
 
 from __future__ import annotations
@@ -144,5 +144,7 @@ class Stream:
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

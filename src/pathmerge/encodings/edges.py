@@ -53,9 +53,7 @@ def encode(batch: Batch) -> EdgeTokens:
     query = np.stack([batch.goal, batch.start], axis=1)[:, None, :]
     return EdgeTokens(
         pairs=np.concatenate([graph, steps, query], axis=1),
-        kind=np.concatenate(
-            [np.where(graph[:, :, 0] > 0, EDGE, PAD), kinds, np.full((len(batch), 1), QUERY)], axis=1
-        ),
+        kind=np.concatenate([np.where(graph[:, :, 0] > 0, EDGE, PAD), kinds, np.full((len(batch), 1), QUERY)], axis=1),
     )
 
 
@@ -112,7 +110,9 @@ def decode(tokens: EdgeTokens, layout: Layout, row: int, *, current: int | None 
     elif task != "search":
         task = "inference" if ends else "selection"
         current = ends[0][0] if ends else current
-    problem = Problem(task, of_kind(EDGE), start, goal, visited, steps, current if task != "search" and task != "dfs" else None)
+    problem = Problem(
+        task, of_kind(EDGE), start, goal, visited, steps, current if task != "search" and task != "dfs" else None
+    )
     for violation in violations(problem, Layout(layout.input_size, problem.task)):
         raise ValueError(violation)
     return problem

@@ -15,7 +15,7 @@ from pathmerge.problems.problem import Problem
 
 
 def render(problem: Problem, layout: Layout, slots: Sequence[int] | None = None) -> list[int]:
-    """Tokens of a problem, edges in its order. `slots`: a depth-first trace with filler (0) in it, else standard padding."""
+    """Tokens of a problem, edges in its order. `slots`: a depth-first trace with filler (0), else standard padding."""
     path = layout.path
     match problem.task:
         case "search":

@@ -19,7 +19,7 @@ from typing import Any
 
 import numba
 from llvmlite import ir
-from numba.core import types
+from numba.core import config, types
 from numba.extending import intrinsic
 
 
@@ -45,12 +45,12 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile an entry point, called from Python without the GIL and kept on disk between processes."""
-    before = numba.config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]
-    numba.config.CACHE_DIR = CACHE_DIRECTORY  # pyright: ignore[reportAttributeAccessIssue]
+    before = config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]
+    config.CACHE_DIR = CACHE_DIRECTORY  # pyright: ignore[reportAttributeAccessIssue]
     try:
         return numba.njit(cache=True, **_OPTIONS)(function)
     finally:
-        numba.config.CACHE_DIR = before  # pyright: ignore[reportAttributeAccessIssue]
+        config.CACHE_DIR = before  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def helper(function: Callable[..., Any]) -> Any:
@@ -63,21 +63,16 @@ def inline(function: Callable[..., Any]) -> Any:
     return numba.njit(inline="always", **_OPTIONS)(function)
 
 
-@intrinsic
-def trailing_zeros(_: Any, x: Any) -> Any:
-    """The index of the lowest set bit of a uint64 that is not 0."""
+def _bit_operation(build: Callable[[Any, Any], Any]) -> Any:
+    """A function of one uint64 that is one machine instruction."""
 
-    def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+    def typed(_typing: Any, _x: Any) -> Any:
+        return types.int64(types.uint64), lambda _context, builder, _signature, args: build(builder, args[0])
 
-    return types.int64(types.uint64), build
+    return intrinsic(typed)
 
 
-@intrinsic
-def count_ones(_: Any, x: Any) -> Any:
-    """How many bits of a uint64 are set."""
-
-    def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.ctpop(args[0])
-
-    return types.int64(types.uint64), build
+trailing_zeros = _bit_operation(lambda builder, x: builder.cttz(x, ir.Constant(ir.IntType(1), 1)))
+"""The index of the lowest set bit; the word must not be 0."""
+count_ones = _bit_operation(lambda builder, x: builder.ctpop(x))
+"""How many bits are set."""

@@ -51,7 +51,9 @@ def _search(work, length, goal, words):
 @helper
 def propose_naive_trace(work, most_vertices, most_edges, words):
     """Naive mode: returns the proposal and the trace's length."""
-    n, edges, start, goal = propose_naive(work, min(3, most_vertices), min(most_vertices, most_edges + 1), most_edges, words)
+    n, edges, start, goal = propose_naive(
+        work, min(3, most_vertices), min(most_vertices, most_edges + 1), most_edges, words
+    )
     if n == 0:
         return REJECTED, 0
     sets = work.sets

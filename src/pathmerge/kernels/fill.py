@@ -159,9 +159,7 @@ def fill(work, ask, cells, seed, split, stream, first, held, out):
                 proposal, length = propose_naive_trace(work, ask.vertices, ask.edges, words)
                 task = 1
             elif ask.kind == DFS_BALANCED:
-                proposal, length = propose_balanced_trace(
-                    work, ask.vertices, ask.edges, first_wish, ask.option, words
-                )
+                proposal, length = propose_balanced_trace(work, ask.vertices, ask.edges, first_wish, ask.option, words)
                 task = 1
             elif ask.kind == SELECTION_INFERENCE:
                 proposal, length, current = propose_selection_inference(
@@ -175,9 +173,7 @@ def fill(work, ask, cells, seed, split, stream, first, held, out):
             # The difficulty, and the answers as the set POOL.
             chosen = -1
             if task == 0:
-                difficulty[row, 0] = (
-                    lookahead(work.out, sets, start, goal, words) if ask.kind == NAIVE else first_wish
-                )
+                difficulty[row, 0] = lookahead(work.out, sets, start, goal, words) if ask.kind == NAIVE else first_wish
                 difficulty[row, 1] = second_wish
                 difficulty[row, 2] = 0
                 work.region[0] = 0

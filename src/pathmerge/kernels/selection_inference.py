@@ -372,9 +372,7 @@ def propose_selection_inference(work, input_size, most_edges, frontier, branch, 
         added += 1
 
     edges = _list_edges(work, n, words)
-    edges = _trim(
-        work, edges, edges - most_edges if edges > most_edges else added, start, goal, current, length, words
-    )
+    edges = _trim(work, edges, edges - most_edges if edges > most_edges else added, start, goal, current, length, words)
     if edges > most_edges:
         return REJECTED, 0, 0
     length = _visit_more(work, n, goal, most_edges - 1, length, words)
@@ -413,4 +411,3 @@ def answers(work, n, current, inference, words):
         for v in range(n):
             if has(sets, REACHED, v) and _unvisited_children(out, sets, v, words) > 0:
                 put(sets, POOL, v)
-

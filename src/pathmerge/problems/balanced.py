@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -44,7 +45,7 @@ class Balanced(SearchDistribution):
             return [(self.lookahead, 0, 0)]
         return [(lookahead, 0, 0) for lookahead in range(1, (self.max_lookahead or self.largest_lookahead) + 1)]
 
-    def fixed(self) -> list[Balanced]:
+    def fixed(self) -> Sequence[Balanced]:
         return [replace(self, lookahead=cell[0], max_lookahead=None) for cell in self.cells()]
 
     def parameters(self) -> dict[str, int]:

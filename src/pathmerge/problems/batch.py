@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,9 @@ class Batch:
         names = type(self.__dict__["distribution"]).difficulty_names if "distribution" in self.__dict__ else ()
         if name in names:
             return self.difficulty[:, names.index(name)]
-        raise AttributeError(f"{name!r}: a batch of {self.distribution.name} has no such column; it has {', '.join(names)}")
+        raise AttributeError(
+            f"{name!r}: a batch of {self.distribution.name} has no such column; it has {', '.join(names)}"
+        )
 
     @property
     def edges(self) -> Int64[np.ndarray, "batch edges 2"]:
@@ -71,12 +73,12 @@ class Batch:
         """The columns of a file, by name."""
         difficulty = {name: self.difficulty[:, i] for i, name in enumerate(self.distribution.columns)}
         names = ("tokens", "label", "answers", *difficulty, "start", "goal", "current", "identity", "redraws")
-        return {name: difficulty.get(name, self.__dict__.get(name)) for name in names}
+        return {name: difficulty[name] if name in difficulty else getattr(self, name) for name in names}
 
     def take(self, rows: Any) -> Batch:
         """The same with some rows only (a slice or an index array); `first` is that of the whole batch."""
-        columns = {
-            f.name: value[rows] if isinstance(value := getattr(self, f.name), np.ndarray) else value
-            for f in fields(self)
-        }
-        return type(self)(**columns)
+        return replace(self, **self._columns_at(rows))
+
+    def _columns_at(self, rows: Any) -> dict[str, np.ndarray]:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}

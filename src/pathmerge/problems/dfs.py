@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -24,7 +25,7 @@ class DFS(Distribution):
     padding: Padding = "standard"
     """Standard: filler before the trace; random: filler between its vertices too."""
     prefix: bool = False
-    """Let some vertices be visited before the one to go back to, so that it is not always start (balanced mode only)."""
+    """Let vertices be visited before the one to go back to, so that it is not always start (balanced mode only)."""
 
     name: ClassVar[str] = "dfs"
     difficulty_names: ClassVar[tuple[str, ...]] = ("backtrack",)
@@ -35,7 +36,9 @@ class DFS(Distribution):
         check_choice("mode", self.mode, ("balanced", "naive"))
         check_choice("padding", self.padding, ("standard", "random"))
         if self.mode == "naive" and self.backtrack is not None:
-            raise ValueError(f"backtrack={self.backtrack!r}: must be left out when mode='naive', which leaves it to chance")
+            raise ValueError(
+                f"backtrack={self.backtrack!r}: must be left out when mode='naive', which leaves it to chance"
+            )
         if self.mode == "naive" and self.prefix:
             raise ValueError("prefix=True: must be False when mode='naive', whose traces have no fixed shape")
         if self.backtrack is not None:
@@ -52,7 +55,7 @@ class DFS(Distribution):
             return [(self.backtrack, 0, 0)]
         return [(backtrack, 0, 0) for backtrack in range(self.largest_backtrack + 1)]
 
-    def fixed(self) -> list[DFS]:
+    def fixed(self) -> Sequence[DFS]:
         return [self] if self.mode == "naive" else [replace(self, backtrack=cell[0]) for cell in self.cells()]
 
     def parameters(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ with several cells draws one of them uniformly for each example, before and apar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -55,7 +55,7 @@ class Distribution:
         """The difficulties this distribution draws from, uniformly; (0, 0, 0) alone if difficulty is left to chance."""
         raise NotImplementedError
 
-    def fixed(self) -> list[Distribution]:
+    def fixed(self) -> Sequence[Distribution]:
         """One distribution for each cell, in the order of `cells`."""
         raise NotImplementedError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ class Naive(SearchDistribution):
     def cells(self) -> list[Cell]:
         return [(0, 0, 0)]
 
-    def fixed(self) -> list[Naive]:
+    def fixed(self) -> Sequence[Naive]:
         return [self]
 
     def parameters(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -49,7 +50,7 @@ class SelectionInference(Distribution):
             if self.frontier in (None, frontier) and self.branch in (None, branch) and self.step in (None, STEPS[step])
         ]
 
-    def fixed(self) -> list[SelectionInference]:
+    def fixed(self) -> Sequence[SelectionInference]:
         return [replace(self, frontier=cell[0], branch=cell[1], step=STEPS[cell[2]]) for cell in self.cells()]
 
     def parameters(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import factorial, perm
 from typing import ClassVar
@@ -27,7 +28,9 @@ class Star(SearchDistribution):
         room = self.layout.max_vertices - 1
         why = f"spokes·lookahead+1 ≤ V={room + 1} at input_size={self.input_size}"
         if self.spokes is not None:
-            check_range("spokes", self.spokes, 2, room // (self.lookahead or 1) if _whole(self.lookahead) else room, why)
+            check_range(
+                "spokes", self.spokes, 2, room // (self.lookahead or 1) if _whole(self.lookahead) else room, why
+            )
         if self.lookahead is not None:
             check_range("lookahead", self.lookahead, 1, room // (self.spokes or 2), why)
 
@@ -40,7 +43,7 @@ class Star(SearchDistribution):
             if self.spokes in (None, spokes) and self.lookahead in (None, length)
         ]
 
-    def fixed(self) -> list[Star]:
+    def fixed(self) -> Sequence[Star]:
         return [replace(self, lookahead=cell[0], spokes=cell[1]) for cell in self.cells()]
 
     def parameters(self) -> dict[str, int]:

@@ -1,0 +1,263 @@
+"""The `pathmerge` command: parses, calls the library, prints. No logic of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from pathmerge.distributions import DISTRIBUTIONS
+from pathmerge.problems.distribution import Distribution
+from pathmerge.rng import Split
+
+if TYPE_CHECKING:
+    from pathmerge.heldout import HeldOut
+    from pathmerge.problems.batch import Batch
+
+NOT_LONG = 20_000
+MOST_PICTURED = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """What to draw and what to do with it."""
+
+    count: int = 10
+    """How many problems to draw."""
+    seed: int = 0
+    """The seed; the same seed gives the same problems on every machine."""
+    split: Split = "train"
+    """The split to draw from; splits share no randomness."""
+    stream: int = 0
+    """An independent stream of the same seed and split."""
+    first: int = 0
+    """The number of the first example."""
+    out: Path | None = None
+    """Write the problems to this file: .npz, .parquet or .jsonl."""
+    picture: Path | None = None
+    """Draw the first problems (at most 12) to this file: .png or .svg."""
+    stats: bool = False
+    """Print histograms of difficulty, vertices, edges and degrees, and the acceptance rate."""
+    held_out: Path | None = None
+    """A problem file; its problems are redrawn wherever they come up."""
+    show: int = 5
+    """How many problems to print."""
+    threads: int | None = None
+    """Threads to draw with (none: as many as cores, at most 8); they change nothing but the time."""
+
+
+def sample(distribution: Distribution, options: SampleOptions) -> int:
+    """Draw problems, show them, write them."""
+    from pathmerge import show
+    from pathmerge.errors import check_range
+    from pathmerge.files import check_output, read_problems, write_problems
+
+    check_range("count", options.count, 1, 10**9)
+    check_range("show", options.show, 0, options.count if options.show > options.count else 10**6)
+    if options.out is not None:
+        check_output(options.out)
+    if options.picture is not None:
+        check_output(options.picture, (".png", ".svg"))
+    held_out: HeldOut | None = None
+    if options.held_out is not None:
+        held_out = read_problems(options.held_out).held_out
+    with _progress("drawing", options.count, long=options.count > NOT_LONG) as advance:
+        batch = distribution.sample(
+            options.count,
+            seed=options.seed,
+            split=options.split,
+            stream=options.stream,
+            first=options.first,
+            held_out=held_out,
+            threads=options.threads,
+            progress=advance,
+        )
+    show.print_table(batch, options.show)
+    if held_out is not None:
+        print(f"{int(batch.redraws.sum())} held-out problems met and redrawn")
+    if options.stats:
+        show.print_statistics(batch)
+    if options.out is not None:
+        write_problems(batch, options.out, held_out)
+        print(f"wrote {len(batch)} problems to {options.out}")
+    if options.picture is not None:
+        _picture(batch, options.picture)
+    return 0
+
+
+def _picture(batch: Batch, path: Path) -> None:
+    from pathmerge import show
+    from pathmerge.pictures import draw_problems, save
+
+    rows = range(min(len(batch), MOST_PICTURED))
+    figure = draw_problems(
+        [show.problem_at(batch, row) for row in rows],
+        labels=[int(batch.label[row]) for row in rows],
+        titles=[show.title(batch, row) for row in rows],
+    )
+    save(figure, path)
+    print(f"drew {len(rows)} problems to {path}")
+
+
+def verify(
+    file: Annotated[Path, tyro.conf.Positional], held_out: Path | None = None, threads: int | None = None
+) -> int:
+    """Judge every problem of a file with the slow oracle, and draw it again from the key in its header.
+
+    Args:
+        file: The problem file: .npz, .parquet or .jsonl.
+        held_out: A second file; prove that the two have no problem in common.
+        threads: Threads to draw again with.
+    """
+    from pathmerge import show
+    from pathmerge.files import read_problems
+    from pathmerge.verify import verify as judge
+
+    problems = read_problems(file)
+    held = None if held_out is None else read_problems(held_out)
+    with _progress("judging", len(problems), long=len(problems) > 1000) as advance:
+        verdict = judge(problems, held, advance)
+    show.print_verdict(problems, verdict)
+    return 0 if verdict.right else 1
+
+
+def gallery(folder: Annotated[Path, tyro.conf.Positional] = Path("docs"), check: bool = False) -> int:
+    """Write gallery.md and its pictures: one example of each task and encoding.
+
+    Args:
+        folder: Where to write; gallery.md stands in it, the pictures in its folder `gallery`.
+        check: Write nothing; say whether what is there is what would be written, and end with 1 if not.
+    """
+    from pathmerge.gallery import stale, write_gallery
+
+    if check:
+        old = stale(folder)
+        for name in old:
+            print(f"out of date: {folder / name}")
+        return 1 if old else 0
+    for name in write_gallery(folder):
+        print(f"wrote {folder / name}")
+    return 0
+
+
+def _sampler(kind: type[Distribution]) -> Callable[..., int]:
+    def run(
+        problem: Annotated[Any, tyro.conf.arg(name="")], options: Annotated[SampleOptions, tyro.conf.arg(name="")]
+    ) -> int:
+        return sample(problem, options)
+
+    run.__annotations__["problem"] = Annotated[kind, tyro.conf.arg(name="")]
+    run.__annotations__["options"] = Annotated[SampleOptions, tyro.conf.arg(name="")]
+    run.__doc__ = kind.__doc__
+    return run
+
+
+def _sample_help() -> int:
+    """Draw problems of one kind: show, write, picture them."""
+    raise AssertionError("`sample` has subcommands of its own")
+
+
+COMMANDS: dict[str, Callable[..., int]] = {"sample": _sample_help, "verify": verify, "gallery": gallery}
+SUBCOMMANDS: dict[str, dict[str, Callable[..., int]]] = {
+    "sample": {name: _sampler(kind) for name, kind in DISTRIBUTIONS.items()}
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 0 all right, 1 something checked was wrong, 2 bad input."""
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    if args == ["--version"]:
+        from pathmerge import __version__
+
+        print(f"pathmerge {__version__}")
+        return 0
+    commands, program = COMMANDS, "pathmerge"
+    if args and args[0] in SUBCOMMANDS:
+        commands, program = SUBCOMMANDS[args[0]], f"pathmerge {args[0]}"
+        args = args[1:]
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            run = _parse(commands, program, args)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            return 0
+        print(f"{program}: {_one_line(complaint.getvalue())}", file=sys.stderr)
+        return 2
+    except ValueError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    try:
+        return run()
+    except ValueError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _parse(commands: dict[str, Callable[..., int]], program: str, args: list[str]) -> Callable[[], int]:
+    """Parse without running: each command becomes one that keeps its arguments for later."""
+    kept: list[Callable[[], int]] = []
+
+    def later(command: Callable[..., int]) -> Callable[..., None]:
+        def keep(*positional: Any, **named: Any) -> None:
+            kept.append(lambda: command(*positional, **named))
+
+        keep.__wrapped__ = command  # pyright: ignore[reportFunctionMemberAccess]
+        keep.__doc__ = command.__doc__
+        keep.__annotations__ = {**command.__annotations__, "return": None}
+        return keep
+
+    tyro.extras.subcommand_cli_from_dict(
+        {name: later(command) for name, command in commands.items()},
+        prog=program,
+        args=args,
+        use_underscores=False,
+        description="Can this model learn to search, and which algorithm did it learn?"
+        if program == "pathmerge"
+        else None,
+    )
+    return kept[0]
+
+
+def _one_line(box: str) -> str:
+    """What tyro says in a box, as one line without the advice below it."""
+    parts: list[str] = []
+    for line in box.splitlines():
+        text = line.strip("╭╮╰╯│─ \t")
+        if text.startswith(("Argument helptext", "For full helptext", "Perhaps you meant", "Similar options")):
+            break
+        if text and not (line.startswith(("╭", "╰")) and not parts and "─" in line):
+            parts.append(text)
+    return " ".join(parts) + "; --help lists what is allowed"
+
+
+@contextlib.contextmanager
+def _progress(what: str, total: int, *, long: bool) -> Generator[Callable[[int], None] | None]:
+    """A bar on a terminal, nothing elsewhere or when the work is short."""
+    if not long:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        print(f"{what} {total} problems", file=sys.stderr)
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,242 @@
+"""Problem files: NPZ, Parquet or JSONL, with a header that says how to make them again.
+
+Choices a reader could not guess:
+- The header is one JSON object: format, version, the full config, the key, the first example and the count. It is the
+  array `header` of an NPZ, the schema metadata `pathmerge` of a Parquet file, the first line of a JSONL file.
+- A file appears under its name only when it is complete: it is written beside it and then renamed.
+- Small integer types on disk, int64 in memory. In JSONL `answers` are the vertices themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pathmerge.distributions import distribution_from_dict
+from pathmerge.heldout import HeldOut
+from pathmerge.problems.batch import Batch
+from pathmerge.problems.distribution import Distribution
+from pathmerge.rng import Key
+
+FORMAT = "pathmerge problems"
+VERSION = 1
+SUFFIXES = (".npz", ".parquet", ".jsonl")
+_TYPES = {"answers": np.bool_, "identity": np.uint64, "redraws": np.int32}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemFile:
+    """A problem file in memory: its header, and its columns by name."""
+
+    path: Path
+    header: dict[str, Any]
+    distribution: Distribution
+    key: Key
+    first: int
+    columns: dict[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.columns["label"])
+
+    @property
+    def held_out(self) -> HeldOut:
+        """Its problems as a held-out set."""
+        return HeldOut.of(self.columns["identity"])
+
+
+def check_output(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
+    """Raise, before any work is done, if a file could not be written there."""
+    if path.suffix not in suffixes:
+        raise ValueError(f"out={str(path)!r}: the name must end in one of {', '.join(suffixes)}")
+    folder = path.parent
+    if not folder.is_dir():
+        raise ValueError(f"out={str(path)!r}: the directory {str(folder)!r} does not exist")
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"out={str(path)!r}: cannot be written there")
+
+
+@contextmanager
+def written_whole(path: Path) -> Generator[Path]:
+    """Give a temporary name beside `path`; rename it when the block ends well, remove it otherwise."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+    except OSError as error:
+        raise ValueError(f"out={str(path)!r}: {error.strerror}") from None
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ValueError(f"out={str(path)!r}: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def digest(held_out: HeldOut) -> str:
+    """What identifies a held-out set."""
+    return hashlib.sha256(held_out.identities.astype("<u8").tobytes()).hexdigest()[:16]
+
+
+def make_header(batch: Batch, held_out: HeldOut | None = None) -> dict[str, Any]:
+    """Everything needed to draw the batch again, and to read it."""
+    from pathmerge import __version__
+
+    layout = batch.distribution.layout
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "pathmerge": __version__,
+        "distribution": batch.distribution.to_dict(),
+        "key": {"seed": batch.key.seed, "split": batch.key.split, "stream": batch.key.stream},
+        "first": batch.first,
+        "count": len(batch),
+        "held_out": None if held_out is None else {"problems": len(held_out), "digest": digest(held_out)},
+        "tokens": {"path": layout.path, "edge": layout.edge, "pad": layout.pad, "query": layout.query}
+        if batch.distribution.name != "language"
+        else "words of pathmerge.encodings.language",
+    }
+
+
+def write_problems(batch: Batch, path: Path, held_out: HeldOut | None = None) -> None:
+    """Write a batch; the suffix of `path` chooses the format."""
+    check_output(path)
+    header = json.dumps(make_header(batch, held_out))
+    columns = {name: column.astype(_TYPES.get(name, np.int16)) for name, column in batch.to_columns().items()}
+    with written_whole(path) as temporary:
+        match path.suffix:
+            case ".npz":
+                np.savez_compressed(temporary, header=np.array(header), allow_pickle=False, **columns)
+            case ".parquet":
+                _write_parquet(temporary, header, columns)
+            case _:
+                _write_jsonl(temporary, header, columns)
+
+
+def _write_parquet(path: Path, header: str, columns: dict[str, np.ndarray]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrays = [
+        pa.FixedSizeListArray.from_arrays(pa.array(column.reshape(-1)), column.shape[1])
+        if column.ndim == 2
+        else pa.array(column)
+        for column in columns.values()
+    ]
+    table = pa.table(dict(zip(columns, arrays, strict=True)))
+    pq.write_table(table.replace_schema_metadata({"pathmerge": header}), path)
+
+
+def _write_jsonl(path: Path, header: str, columns: dict[str, np.ndarray]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps({"header": json.loads(header)}) + "\n")
+        for row in range(len(columns["label"])):
+            values = {
+                name: np.flatnonzero(column[row]).tolist() if name == "answers" else column[row].tolist()
+                for name, column in columns.items()
+            }
+            file.write(json.dumps(values) + "\n")
+
+
+def read_problems(path: Path) -> ProblemFile:
+    """Read a problem file and check that it is one: format, version, columns and shapes; not its content."""
+    if not path.is_file():
+        raise ValueError(f"file={str(path)!r}: no such file")
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"file={str(path)!r}: the name must end in one of {', '.join(SUFFIXES)}")
+    readers: dict[str, Callable[[Path], tuple[Any, dict[str, np.ndarray]]]] = {
+        ".npz": _read_npz,
+        ".parquet": _read_parquet,
+        ".jsonl": _read_jsonl,
+    }
+    try:
+        header, columns = readers[path.suffix](path)
+    except _UNREADABLE as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"file={str(path)!r}: cannot be read as a problem file, foreign or truncated ({reason})"
+        ) from None
+    return _checked(path, header, columns)
+
+
+_UNREADABLE = (OSError, EOFError, KeyError, ValueError, TypeError, IndexError, AttributeError, zipfile.BadZipFile)
+
+
+def _read_npz(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
+    with np.load(path, allow_pickle=False) as data:
+        return json.loads(str(data["header"])), {name: data[name] for name in data.files if name != "header"}
+
+
+def _read_parquet(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    header = json.loads((table.schema.metadata or {})[b"pathmerge"])
+    columns: dict[str, np.ndarray] = {}
+    for name in table.column_names:
+        column = table.column(name).combine_chunks()
+        if hasattr(column, "flatten") and hasattr(column.type, "list_size"):
+            columns[name] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), column.type.list_size)
+        else:
+            columns[name] = column.to_numpy(zero_copy_only=False)
+    return header, columns
+
+
+def _read_jsonl(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
+    with path.open(encoding="utf-8") as file:
+        header = json.loads(file.readline())["header"]
+        rows = [json.loads(line) for line in file]
+    width = distribution_from_dict(header["distribution"]).layout.vocabulary_size
+    columns: dict[str, np.ndarray] = {}
+    for name in rows[0] if rows else ():
+        if name == "answers":
+            columns[name] = np.zeros((len(rows), width), np.bool_)
+            for i, row in enumerate(rows):
+                columns[name][i, row[name]] = True
+        else:
+            columns[name] = np.array([row[name] for row in rows], _TYPES.get(name, np.int64))
+    return header, columns
+
+
+def _checked(path: Path, header: Any, columns: dict[str, np.ndarray]) -> ProblemFile:
+    def wrong(what: str) -> ValueError:
+        return ValueError(f"file={str(path)!r}: {what}")
+
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise wrong(f"not a problem file: the header's format must be {FORMAT!r}")
+    if header.get("version") != VERSION:
+        raise wrong(f"version={header.get('version')!r}: this pathmerge reads version {VERSION}")
+    try:
+        distribution = distribution_from_dict(header["distribution"])
+        key = Key(**header["key"])
+        first, count = int(header["first"]), int(header["count"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise wrong(f"the header is damaged: {error}") from None
+    wanted = {"tokens": (count, distribution.width), "answers": (count, distribution.layout.vocabulary_size)}
+    names = ("tokens", "label", "answers", *distribution.columns, "start", "goal", "current", "identity", "redraws")
+    for name in (*names, "atoms") if distribution.name == "language" else names:
+        if name not in columns:
+            raise wrong(f"the column {name!r} is missing")
+        shape = wanted.get(name, (count, distribution.layout.max_vertices + 1) if name == "atoms" else (count,))
+        if columns[name].shape != shape:
+            raise wrong(f"the column {name!r} has shape {columns[name].shape}, the header says {shape}")
+        if columns[name].dtype.kind not in "biu":
+            raise wrong(f"the column {name!r} has type {columns[name].dtype}, must be whole numbers")
+    return ProblemFile(path=path, header=header, distribution=distribution, key=key, first=first, columns=columns)
