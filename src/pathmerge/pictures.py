@@ -4,10 +4,11 @@ Choices a reader could not guess:
 - Lengths are inches at natural size. `draw_problems` gives each graph an axes of exactly its natural size, so that
   vertices are equally large in all of them; `draw_problem` shrinks everything, text too, to the axes it is given.
 - The layout is the classical layered one: columns so that each arrow points right, bends where an edge passes a column,
-  barycentre sweeps and swaps of neighbours against crossings, then heights by least squares. An edge is level wherever
-  it passes a column, so it never runs through a vertex. Nothing is random: one problem, one picture.
+  barycentre sweeps and swaps of neighbours against crossings, then heights by least squares. An edge is almost level
+  where it passes a column, so it does not run through a vertex. Nothing is random: one problem, one picture.
 - Fill and outline say what a vertex is, black says what the search has done, rings are answers, pointers and words the
-  rest. No two things differ by colour alone. The colours are those of Okabe and Ito, pale where ids stand on them.
+  rest. No two things differ by colour alone. The colours are those of Okabe and Ito, made paler under ids and darker in
+  words and thin lines.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from __future__ import annotations
 import os
 import uuid
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from math import ceil, log
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -31,16 +32,19 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
-from matplotlib.patches import PathPatch, Polygon
-from matplotlib.patheffects import withStroke
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
 from matplotlib.textpath import TextPath
 
 from pathmerge import oracle
-from pathmerge.errors import check_choice, check_range
+from pathmerge.errors import check_choice
 from pathmerge.problems.problem import Problem
 
 Edge = tuple[int, int]
+Point = tuple[float, float]
+Pass = tuple[float, float, float]  # of an edge through a column: x where it enters and leaves, height in the middle
 Role = Literal["start", "goal", "path", "distractor", "rest"]
 
 BLACK, BLUE, VERMILLION, GREEN, PURPLE = "#000000", "#0072B2", "#D55E00", "#00795A", "#9B3F75"
@@ -53,6 +57,7 @@ TAG = 0.125
 POINTER = 0.15
 RING = 0.075
 MARGIN = 0.08
+MOST_DRIFT = 0.09  # how far an edge may rise or fall on either half of a column that it passes
 TALL = 24  # columns with more vertices than this are staggered
 ORDER_SWEEPS = 12
 HEIGHT_SWEEPS = 40
@@ -77,7 +82,9 @@ LOOKS: dict[Role, _Look] = {
     "start": _Look("square", BLUE, BLUE, "white", BLUE, 1.8, (), "start"),
     "goal": _Look("diamond", VERMILLION, VERMILLION, "white", BLUE, 1.8, (), "goal"),
     "path": _Look("circle", "#C9E6F7", BLUE, BLACK, BLUE, 1.8, (), "on a path from start to goal"),
-    "distractor": _Look("circle", "#FDF3CF", "#B07A00", BLACK, "#B07A00", 1.1, (2.6, 1.8), "distractor: never leads to the goal"),
+    "distractor": _Look(
+        "circle", "#FDF3CF", "#B07A00", BLACK, "#B07A00", 1.1, (2.6, 1.8), "distractor: never leads to the goal"
+    ),
     "rest": _Look("circle", "#F4F4F4", "#BDBDBD", "#6A6A6A", "#C4C4C4", 0.9, (), "not reachable from start"),
 }
 REACH = {"circle": RADIUS, "square": 0.18, "diamond": 0.275}
@@ -87,8 +94,8 @@ REACH = {"circle": RADIUS, "square": 0.18, "diamond": 0.275}
 class _Scene:
     """A problem as it is shown: the role of each vertex and edge, and what is marked.
 
-    `reached` and `followed` are what the search has visited; `turn_of_vertex` and `turn_of_edge` the numbers that say in
-    which order, on vertices for depth-first search and on edges for selection and inference.
+    `reached` and `followed` are what the search has visited; `turn_of_vertex` and `turn_of_edge` say in which order, on
+    vertices for depth-first search and on edges for selection and inference.
     """
 
     role: dict[int, Role]
@@ -120,10 +127,9 @@ class _Scene:
         return REACH[LOOKS[self.role[vertex]].shape] + (RING if vertex in self.answers else 0)
 
     def above(self, vertex: int) -> float:
-        return max(
-            self.reach(vertex) + (POINTER if vertex in (self.current, self.turning) else 0),
-            RADIUS + 0.08 if vertex in self.turn_of_vertex else 0,
-        )
+        """Room that a vertex takes from its middle upwards; below() is the same downwards."""
+        pointer = POINTER if vertex in (self.current, self.turning) else 0
+        return max(self.reach(vertex) + pointer, RADIUS + 0.08 if vertex in self.turn_of_vertex else 0)
 
     def below(self, vertex: int) -> float:
         tags = len(self.tags(vertex))
@@ -134,12 +140,12 @@ class _Scene:
 class _Placed:
     """Where everything stands.
 
-    Vertices by their middle; an edge by its swings, from (x, y) to (x, y), between which it runs level.
+    Vertices by their middle; an edge by the columns that it passes, the first and the last being those of its ends.
     """
 
     scene: _Scene
-    at: dict[int, tuple[float, float]]
-    swings: dict[Edge, list[tuple[float, float, float, float]]]
+    at: dict[int, Point]
+    passes: dict[Edge, list[Pass]]
     left: float
     bottom: float
     width: float
@@ -170,11 +176,11 @@ def draw_problems(
     for field, given in (("labels", labels), ("titles", titles)):
         if len(given) != count:
             raise ValueError(f"{field}: {len(given)} given; must be one for each of the {count} problems")
-    if columns is not None:
-        check_range("columns", columns, 1, count)
+    if columns is not None and columns < 1:
+        raise ValueError(f"columns={columns}: must be at least 1")
     placed = [_place(_read(problem, label)) for problem, label in zip(problems, labels, strict=True)]
     cells = [(max(p.width, _title_width(t)), p.height) for p, t in zip(placed, titles, strict=True)]
-    grids = [_grid(cells, c) for c in ([columns] if columns else range(1, count + 1))]
+    grids = [_grid(cells, c) for c in ([min(columns, count)] if columns else range(1, count + 1))]
     widths, heights = min(grids, key=lambda grid: abs(log(sum(grid[0]) / sum(grid[1]) / 1.5)))
 
     figure = Figure(facecolor="white")
@@ -183,7 +189,7 @@ def draw_problems(
     wide = sum(widths) + between * (len(widths) - 1)
     high = sum(heights) + between * (len(heights) - 1) + title_height * len(heights)
     beside = high > 1.5 * max(wide, 4.0)
-    legend_width, legend_height = _add_legend(figure, [p.scene for p in placed], beside, max(wide, 4.5))
+    legend_width, legend_height = _add_legend(figure, [p.scene for p in placed], beside, max(wide, 5.0))
     if beside:
         full_width, full_height = wide + between + legend_width + 2 * edge, max(high, legend_height) + 2 * edge
         left, top = edge, full_height - edge
@@ -194,8 +200,8 @@ def draw_problems(
     for place, (p, title) in enumerate(zip(placed, titles, strict=True)):
         row, column = divmod(place, len(widths))
         x = left + sum(widths[:column]) + between * column
-        y = top - sum(heights[: row + 1]) - between * row - title_height * (row + 1)
-        size = (widths[column] / full_width, heights[row] / full_height)
+        y = top - sum(heights[:row]) - between * row - title_height * (row + 1) - p.height
+        size = (widths[column] / full_width, p.height / full_height)
         _draw(p, figure.add_axes((x / full_width, y / full_height, *size)), title)
     return figure
 
@@ -226,13 +232,14 @@ def _read(problem: Problem, label: int | None) -> _Scene:
     def role(reachable: bool, reaches_goal: bool) -> Role:
         return "rest" if not reachable else "path" if reaches_goal else "distractor"
 
-    roles = {vertex: role(vertex in from_start, vertex in to_goal) for vertex in problem.vertices}
+    roles: dict[int, Role] = {vertex: role(vertex in from_start, vertex in to_goal) for vertex in problem.vertices}
     roles[problem.start] = "start"
     roles[problem.goal] = "goal"
     trace = problem.visited
     if problem.task == "dfs":
         # The search came to a vertex from its most recently visited parent: no later one had a child left to visit.
-        parents = [[u for u in trace[:i] if (u, v) in problem.edges] for i, v in enumerate(trace)]
+        known = set(edges)
+        parents = [[u for u in trace[:i] if (u, v) in known] for i, v in enumerate(trace)]
         followed = frozenset((above[-1], vertex) for above, vertex in zip(parents, trace, strict=True) if above)
         turning = trace[-1 - oracle.backtrack(problem)] if answers else None
         current = trace[-1] if trace else None
@@ -295,8 +302,8 @@ def _layers(scene: _Scene) -> dict[int, int]:
             if to != layer[vertex]:
                 layer[vertex] = to
                 moved = True
-    first = min(layer.values())
-    return {vertex: column - first for vertex, column in layer.items()}
+    used = {column: place for place, column in enumerate(sorted(set(layer.values())))}
+    return {vertex: used[column] for vertex, column in layer.items()}
 
 
 class _Columns:
@@ -326,8 +333,9 @@ class _Columns:
                 self.right[a].append(b)
                 self.left[b].append(a)
                 # Bends in a long edge and detours on the way to the goal disturb most, so they are pulled straight.
-                straightness = (1, 3, 8)[self.is_bend(a) + self.is_bend(b)]
+                straightness = (1, 4, 16)[self.is_bend(a) + self.is_bend(b)]
                 self.weight[a, b] = straightness * (3 if scene.edge_role[edge] == "path" else 1)
+        self.rooms = self.find_rooms()
         self.columns: list[list[int]] = [[] for _ in range(1 + max(column_of))]
         for node in self.depth_first(node_of[scene.start], column_of):
             self.columns[column_of[node]].append(node)
@@ -335,11 +343,24 @@ class _Columns:
     def is_bend(self, node: int) -> bool:
         return node >= len(self.vertices)
 
+    def find_rooms(self) -> list[Point]:
+        """Room above and below each node; in a chain all take as much as one, or marks would make it crooked."""
+        rooms = [(self.scene.above(vertex), self.scene.below(vertex)) for vertex in self.vertices]
+        rooms += [(LINE_ROOM, LINE_ROOM)] * (len(self.left) - len(self.vertices))
+        for first in range(len(self.vertices)):
+            chain = [first]
+            while len(self.right[chain[-1]]) == 1 and len(self.left[self.right[chain[-1]][0]]) == 1:
+                chain += self.right[chain[-1]]
+            vertices = [node for node in chain if not self.is_bend(node)]
+            most = max(rooms[node][0] for node in vertices), max(rooms[node][1] for node in vertices)
+            for node in vertices:
+                rooms[node] = most
+        return rooms
+
     def depth_first(self, start: int, column_of: Sequence[int]) -> list[int]:
         """All nodes, what leads to the goal first: for trees an order without crossings, the goal's branch on top."""
-        goal_link = {
-            link for edge, chain in self.chains.items() if self.scene.edge_role[edge] == "path" for link in pairwise(chain)
-        }
+        to_goal = [chain for edge, chain in self.chains.items() if self.scene.edge_role[edge] == "path"]
+        goal_link = {link for chain in to_goal for link in pairwise(chain)}
         seen: dict[int, None] = {}
         others = sorted(range(len(column_of)), key=lambda node: (column_of[node], node))
         stack = [*reversed(others), start]
@@ -413,8 +434,7 @@ class _Columns:
 
     def gap(self, upper: int, lower: int, staggered: bool) -> float:
         """How far apart the middles of two neighbours in a column have to be."""
-        below = LINE_ROOM if self.is_bend(upper) else self.scene.below(self.vertices[upper])
-        above = LINE_ROOM if self.is_bend(lower) else self.scene.above(self.vertices[lower])
+        below, above = self.rooms[upper][1], self.rooms[lower][0]
         if staggered and not self.is_bend(upper) and not self.is_bend(lower):
             # They stand side by side; only the level edge of the one has to pass the other.
             return max(below, above) + LINE_ROOM
@@ -465,6 +485,7 @@ def _spread(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[fl
 
 
 def _place(scene: _Scene) -> _Placed:
+    """Columns get as much width as their words need, and the more between them the further edges rise or fall there."""
     grid = _Columns(scene)
     grid.order()
     y = {node: -height for node, height in grid.heights().items()}
@@ -489,15 +510,16 @@ def _place(scene: _Scene) -> _Placed:
             leave[node] = middle + shift + reach
         edge_end, words_end = middle + shift + reach, middle + shift + words
     at = {vertex: (x[node], y[node]) for node, vertex in enumerate(grid.vertices)}
-    swings = {
-        edge: [(leave[a], y[a], enter[b], y[b]) for a, b in pairwise(chain)] for edge, chain in grid.chains.items()
-    }
+    passes: dict[Edge, list[Pass]] = {}
+    for edge, (first, *bends, last) in grid.chains.items():
+        between = [(enter[bend], leave[bend], y[bend]) for bend in bends]
+        passes[edge] = [(leave[first], leave[first], y[first]), *between, (enter[last], enter[last], y[last])]
     half = {vertex: max(scene.reach(vertex), _tag_width(scene, vertex) / 2, RADIUS + 0.08) for vertex in at}
     left = min(at[v][0] - half[v] for v in at) - MARGIN
     right = max(at[v][0] + half[v] for v in at) + MARGIN
     bottom = min([at[v][1] - scene.below(v) for v in at] + [level - LINE_ROOM for level in y.values()]) - MARGIN
     top = max([at[v][1] + scene.above(v) for v in at] + [level + LINE_ROOM for level in y.values()]) + MARGIN
-    return _Placed(scene, at, swings, left, bottom, right - left, top - bottom)
+    return _Placed(scene, at, passes, left, bottom, right - left, top - bottom)
 
 
 @cache
@@ -511,7 +533,7 @@ def _tag_width(scene: _Scene, vertex: int) -> float:
 
 
 def _title_width(title: str) -> float:
-    return max((_text_width(line, 10.0) for line in title.splitlines()), default=0.0)
+    return max((_text_width(line.replace("$", "S"), 10.0) for line in title.splitlines()), default=0.0)
 
 
 def _grid(cells: Sequence[tuple[float, float]], columns: int) -> tuple[list[float], list[float]]:
@@ -526,10 +548,40 @@ def _shape(kind: str, x: float, y: float, reach: float) -> Outline:
     if kind == "circle":
         return Outline.circle((x, y), reach)
     corners = ((-1, -1), (1, -1), (1, 1), (-1, 1)) if kind == "square" else ((-1, 0), (0, -1), (1, 0), (0, 1))
-    return Outline([(x + reach * dx, y + reach * dy) for dx, dy in (*corners, corners[0])], closed=True)
+    return _polygon(*((x + reach * dx, y + reach * dy) for dx, dy in corners))
+
+
+def _polygon(*corners: Point) -> Outline:
+    return Outline([*corners, corners[0]], closed=True)
+
+
+def _curve(passes: Sequence[Pass]) -> list[list[Point]]:
+    """Bézier pieces from one column to the next; through the columns they are joined by straight lines."""
+    middles = [((enter + leave) / 2, y) for enter, leave, y in passes]
+    rises = [(y1 - y0) / (x1 - x0) for (x0, y0), (x1, y1) in pairwise(middles)]
+    slopes = [0.0]
+    for (enter, leave, _), (before, after) in zip(passes[1:-1], pairwise(rises), strict=True):
+        # The flatter of the ways there and on, so that it does not overshoot; never so steep as to touch a vertex.
+        slope = min(before, after, key=abs) if before * after > 0 else 0.0
+        most = 2 * MOST_DRIFT / (leave - enter)
+        slopes.append(max(-most, min(most, slope)))
+    slopes.append(0.0)
+    pieces: list[list[Point]] = []
+    for ((enter, x0, here), slope0), ((x1, leave, there), slope1) in pairwise(zip(passes, slopes, strict=True)):
+        y0, y1 = here + slope0 * (x0 - enter) / 2, there - slope1 * (leave - x1) / 2
+        reach = 0.48 * (x1 - x0)
+        pieces.append([(x0, y0), (x0 + reach, y0 + reach * slope0), (x1 - reach, y1 - reach * slope1), (x1, y1)])
+    return pieces
+
+
+def _on_curve(piece: Sequence[Point], t: float) -> Point:
+    weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3)
+    x, y = (sum(w * point[axis] for w, point in zip(weights, piece, strict=True)) for axis in (0, 1))
+    return x, y
 
 
 def _draw(placed: _Placed, axes: Axes, title: str) -> None:
+    """Limits are set so that one unit is `scale` inches both ways, with the graph in the middle of the axes."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     wide, high = axes.bbox.width / figure.dpi, axes.bbox.height / figure.dpi
@@ -542,9 +594,9 @@ def _draw(placed: _Placed, axes: Axes, title: str) -> None:
     if title:
         axes.set_title(title, fontsize=10, family=FONT, pad=4, parse_math=False)
     pen = _Pen(axes, scale)
-    rank: dict[Role, int] = {"rest": 0, "distractor": 1, "path": 2, "start": 2, "goal": 2}
     scene = placed.scene
-    for edge in sorted(scene.edge_role, key=lambda e: (e in scene.followed, rank[scene.edge_role[e]], e)):
+    bottom_up = ("rest", "distractor", "path")
+    for edge in sorted(scene.edge_role, key=lambda e: (e in scene.followed, bottom_up.index(scene.edge_role[e]), e)):
         pen.edge(placed, edge)
     for vertex in placed.at:
         pen.vertex(scene, vertex, *placed.at[vertex])
@@ -565,34 +617,28 @@ class _Pen:
         (x, y), (end, level) = placed.at[source], placed.at[target]
         tip = end - scene.reach(target) - 0.01
         points, codes = [(x + scene.reach(source), y)], [Outline.MOVETO]
-        for x0, y0, x1, y1 in placed.swings[edge]:
-            middle = (x0 + x1) / 2
-            points += [(x0, y0), (middle, y0), (middle, y1), (x1, y1)]
+        pieces = _curve(placed.passes[edge])
+        for piece in pieces:
+            points += piece
             codes += [Outline.LINETO, *[Outline.CURVE4] * 3]
         points.append((tip - HEAD / 2, level))
         codes.append(Outline.LINETO)
-        dashes = (0, tuple(look.dashes)) if look.dashes and not followed else "-"
+        dashes = (0, look.dashes) if look.dashes and not followed else "-"
         z = 2.0 if followed else 1.0
         self.patch(Outline(points, codes), z, fill=False, edgecolor=colour, linewidth=width, linestyle=dashes)
         half = 0.035 + 0.011 * width
-        head = Outline([(tip, level), (tip - HEAD, level + half), (tip - HEAD, level - half), (tip, level)], closed=True)
+        head = _polygon((tip, level), (tip - HEAD, level + half), (tip - HEAD, level - half))
         self.patch(head, z, facecolor=colour, linewidth=0)
         if edge in scene.turn_of_edge:
-            # Past the middle of the last swing: there each followed edge is by itself, since no two share a target.
-            t = 0.62
-            x0, y0, x1, y1 = placed.swings[edge][-1]
-            along = 1.5 * t * (1 - t) + t**3
-            self.badge(x0 + (x1 - x0) * along, y0 + (y1 - y0) * t * t * (3 - 2 * t), scene.turn_of_edge[edge])
+            # Past the middle of the last piece: there each followed edge is by itself, since no two share a target.
+            self.badge(*_on_curve(pieces[-1], 0.78), scene.turn_of_edge[edge])
 
     def vertex(self, scene: _Scene, vertex: int, x: float, y: float) -> None:
         look = LOOKS[scene.role[vertex]]
         size = REACH[look.shape]
         if vertex in scene.answers:
-            ring = size + RING - 0.02
-            if vertex == scene.label:
-                self.patch(_shape(look.shape, x, y, ring), 3, facecolor=GREEN, edgecolor=GREEN, linewidth=2.2)
-            else:
-                self.patch(_shape(look.shape, x, y, ring), 3, facecolor="white", edgecolor=GREEN, linewidth=1.5)
+            ring, fill, width = size + RING - 0.02, *((GREEN, 2.2) if vertex == scene.label else ("white", 1.5))
+            self.patch(_shape(look.shape, x, y, ring), 3, facecolor=fill, edgecolor=GREEN, linewidth=width)
         reached = vertex in scene.reached
         self.patch(
             _shape(look.shape, x, y, size - 0.01),
@@ -600,56 +646,44 @@ class _Pen:
             facecolor=look.fill,
             edgecolor=BLACK if reached else look.outline,
             linewidth=2.2 if reached else 1.1,
-            linestyle=(0, tuple(look.dashes)) if look.dashes and not reached else "-",
+            linestyle=(0, look.dashes) if look.dashes and not reached else "-",
         )
         name = str(vertex)
         self.text(x, y, name, 9.0 if len(name) < 3 else 7.5, look.text, zorder=5)
         if vertex in (scene.current, scene.turning):
             low, high = y + scene.reach(vertex) + 0.02, y + scene.reach(vertex) + POINTER - 0.02
-            pointer = Outline([(x, low), (x + 0.07, high), (x - 0.07, high), (x, low)], closed=True)
             fill = PURPLE if vertex == scene.current else "white"
+            pointer = _polygon((x, low), (x + 0.07, high), (x - 0.07, high))
             self.patch(pointer, 6, facecolor=fill, edgecolor=PURPLE, linewidth=1.2)
         if vertex in scene.turn_of_vertex:
             self.badge(x - 0.165, y + 0.165, scene.turn_of_vertex[vertex])
         for line, (word, colour) in enumerate(scene.tags(vertex)):
-            self.text(x, y - scene.reach(vertex) - 0.03 - (line + 0.5) * TAG, word, 7.0, colour, zorder=7, halo=True)
+            level = y - scene.reach(vertex) - 0.03 - (line + 0.5) * TAG
+            text = self.text(x, level, word, 7.0, colour, zorder=7)
+            text.set_path_effects([withStroke(linewidth=2.4 * self.scale, foreground="white")])
 
     def badge(self, x: float, y: float, turn: int) -> None:
-        box = {"boxstyle": "round,pad=0.18", "facecolor": BLACK, "edgecolor": "white", "linewidth": 0.6 * self.scale}
-        self.text(x, y, str(turn), 5.8, "white", zorder=6, bbox=box)
+        text = self.text(x, y, str(turn), 6.3, "white", zorder=6)
+        text.set_bbox({"boxstyle": "round,pad=0.18", "fc": BLACK, "ec": "white", "lw": 0.6 * self.scale})
 
-    def patch(self, outline: Outline, zorder: float, *, linewidth: float, **style: object) -> None:
-        patch = PathPatch(
-            outline, zorder=zorder, linewidth=linewidth * self.scale, joinstyle="miter", clip_on=False, **style
-        )
-        self.axes.add_artist(patch)
+    def patch(self, outline: Outline, zorder: float, *, linewidth: float, **style: Any) -> None:
+        width = linewidth * self.scale
+        self.axes.add_artist(PathPatch(outline, zorder=zorder, linewidth=width, joinstyle="miter", **style))
 
-    def text(
-        self, x: float, y: float, text: str, size: float, colour: str, *, zorder: float, halo: bool = False, **style: object
-    ) -> None:
-        effects = [withStroke(linewidth=2.4 * self.scale, foreground="white")] if halo else []
-        self.axes.text(
-            x,
-            y,
-            text,
-            fontsize=size * self.scale,
-            family=FONT,
-            color=colour,
-            ha="center",
-            va="center_baseline",
-            zorder=zorder,
-            path_effects=effects,
-            **style,
-        )
+    def text(self, x: float, y: float, words: str, size: float, colour: str, *, zorder: float) -> Text:
+        place: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": zorder}
+        return self.axes.text(x, y, words, fontsize=size * self.scale, family=FONT, color=colour, **place)
 
 
 def _add_legend(figure: Figure, scenes: Sequence[_Scene], beside: bool, width: float) -> tuple[float, float]:
     """Add the legend for what occurs in the scenes, in as few lines as the width allows; its size in inches."""
     entries = _entries(scenes)
+    handles: list[Any] = [handle for handle, _ in entries]
     renderer = FigureCanvasAgg(figure).get_renderer()
-    for columns in [1] if beside else range(len(entries), 0, -1):
+    lines = range(len(entries) if beside else 1, len(entries) + 1)
+    for columns in [ceil(len(entries) / count) for count in lines]:
         legend = figure.legend(
-            [handle for handle, _ in entries],
+            handles,
             [text for _, text in entries],
             loc="upper right" if beside else "lower center",
             ncols=columns,
@@ -657,6 +691,7 @@ def _add_legend(figure: Figure, scenes: Sequence[_Scene], beside: bool, width: f
             handler_map={tuple: HandlerTuple(ndivide=1, pad=0)},
             handlelength=3.0,
             handleheight=1.6,
+            labelspacing=0.7,
             borderaxespad=0.6,
             edgecolor="#BDBDBD",
             fancybox=False,
@@ -672,10 +707,7 @@ def _entries(scenes: Sequence[_Scene]) -> list[tuple[tuple[Line2D, ...], str]]:
     """What stands in the legend: a symbol, made of lines and markers on top of one another, and its meaning."""
 
     def mark(marker: str, size: float, fill: str, outline: str, width: float = 1.0) -> Line2D:
-        return Line2D(
-            [], [], linestyle="", marker=marker, markersize=size, markerfacecolor=fill,
-            markeredgecolor=outline, markeredgewidth=width,
-        )
+        return Line2D([], [], ls="", marker=marker, ms=size, mfc=fill, mec=outline, mew=width)
 
     plain = LOOKS["path"].fill
     markers = {"circle": "o", "square": "s", "diamond": "D"}
@@ -683,13 +715,13 @@ def _entries(scenes: Sequence[_Scene]) -> list[tuple[tuple[Line2D, ...], str]]:
     shown = {role for scene in scenes for role in [*scene.role.values(), *scene.edge_role.values()]}
     for role, look in LOOKS.items():
         if role in shown:
-            line = Line2D([], [], color=look.line, linewidth=look.width, linestyle=(0, look.dashes) if look.dashes else "-")
+            line = Line2D([], [], color=look.line, lw=look.width, ls=(0, look.dashes) if look.dashes else "-")
             symbol = mark(markers[look.shape], 10, look.fill, look.outline)
             entries.append(((symbol,) if role in ("start", "goal") else (line, symbol), look.legend))
     if any(scene.answers - {scene.label} for scene in scenes):
         entries.append(((mark("o", 13, "white", GREEN, 1.4), mark("o", 8, plain, BLUE)), "answer"))
     if any(scene.label is not None for scene in scenes):
-        entries.append(((mark("o", 13, GREEN, GREEN, 1.4), mark("o", 8, plain, BLUE)), "label: the answer drawn"))
+        entries.append(((mark("o", 13, GREEN, GREEN, 1.4), mark("o", 8, plain, BLUE)), "label, one of the answers"))
     if any(scene.reached for scene in scenes):
         line = Line2D([], [], color=BLACK, linewidth=2.6)
         entries.append(((line, mark("o", 10, "white", BLACK, 2.0)), "visited"))

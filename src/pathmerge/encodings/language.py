@@ -35,8 +35,8 @@ NAMES = tuple(
 )
 VERBS = ("is", "sees", "likes", "fears", "follows")
 NOUNS = tuple(
-    "wumpus vumpus bolmer crannet dorvik elbit fendle gosper hixen jarnel kelvo lumbat merrow nuffin ostrel "
-    "pimlet quorb rundle sprock tarvin ulmot velk wossel yandre zibber brindo clopper dwimmet frobin glimmet".split()
+    "wumpus vumpus bolmer crannet dorvik tolbit fendle gosper hixen jarnel kelvo lumbat merrow nuffin yostrel "
+    "pimlet quorb rundle sprock tarvin hulmot velk wossel yandre zibber brindo clopper dwimmet frobin glimmet".split()
 )
 WORDS = (*MARKS, *NAMES, *VERBS, *NOUNS)
 NUMBER = {word: i for i, word in enumerate(WORDS)}

@@ -60,7 +60,7 @@ def helper(function: Callable[..., Any]) -> Any:
 
 def inline(function: Callable[..., Any]) -> Any:
     """Compile a function whose body is put in place of each call: for the few lines that run most."""
-    return numba.njit(inline="always", **_OPTIONS)(function)
+    return numba.njit(forceinline=True, **_OPTIONS)(function)
 
 
 def _bit_operation(build: Callable[[Any, Any], Any]) -> Any:

@@ -18,6 +18,8 @@ from pathmerge.kernels.graph import (
     pick,
     put,
     remove_edge,
+    reroute,
+    trace_path,
 )
 from pathmerge.kernels.random import below
 from pathmerge.kernels.search import REJECTED, draw_parent_counts, draw_parents, propose_naive
@@ -26,21 +28,24 @@ from pathmerge.kernels.search import REJECTED, draw_parent_counts, draw_parents,
 @helper
 def _search(work, length, goal, words):
     """Go on depth-first from the `length` vertices in `visited`, inside the set FRONTIER, until the goal is next or
-    nothing is left; returns the new length. REACHED holds the visited vertices; writes POOL and `stack`."""
+    nothing is left; returns the new length. Takes what it visits out of FRONTIER; writes POOL and `stack`."""
     rng, out, sets, visited, stack = work.rng, work.out, work.sets, work.visited, work.stack
     for i in range(length):
         stack[i] = visited[i]
     top = length
     while top > 0:
-        for w in range(words):
-            sets[POOL, w] = out[stack[top - 1], w] & sets[FRONTIER, w] & ~sets[REACHED, w]
-        v = pick(rng, sets, POOL, words)
-        if v < 0:
+        v = stack[top - 1]
+        found = ZERO
+        for w in range(len(words)):
+            sets[POOL, w] = out[v, w] & sets[FRONTIER, w]
+            found |= sets[POOL, w]
+        if found == ZERO:
             top -= 1
             continue
+        v = pick(rng, sets, POOL, words)
         if v == goal:
             break
-        put(sets, REACHED, v)
+        drop(sets, FRONTIER, v)
         visited[length] = v
         length += 1
         stack[top] = v
@@ -57,15 +62,10 @@ def propose_naive_trace(work, most_vertices, most_edges, words):
     if n == 0:
         return REJECTED, 0
     sets = work.sets
-    clear(sets, REACHED, words)
-    put(sets, REACHED, start)
-    for w in range(words):
+    for w in range(len(words)):
         sets[FRONTIER, w] = ~ZERO
     work.visited[0] = start
     length = 1 + below(work.rng, _search(work, 1, goal, words))
-    clear(sets, REACHED, words)
-    for i in range(length):
-        put(sets, REACHED, work.visited[i])
     return (n, edges, start, goal), length
 
 
@@ -77,6 +77,8 @@ def _trim(work, edges, most_edges, first_behind, start, goal, prefix, words):
     the superfluous ones each time.
     """
     rng, out, into, sets, source, target = work.rng, work.out, work.into, work.sets, work.source, work.target
+    follow = work.pending
+    trace_path(out, sets, follow, start, goal, words)
     left = edges
     while edges > most_edges and left > 0:
         e = below(rng, left)
@@ -88,20 +90,14 @@ def _trim(work, edges, most_edges, first_behind, start, goal, prefix, words):
         if v >= first_behind:
             if has(sets, FRONTIER, u):
                 links = 0
-                for w in range(words):
+                for w in range(len(words)):
                     links += count_ones(into[v, w] & sets[FRONTIER, w])
                 needed = links == 1
         else:
             for i in range(prefix):
-                if work.visited[i] == u and work.visited[i + 1] == v:
-                    needed = True
-            if not needed and u >= start and has(sets, COREACH, v):
-                remove_edge(out, into, u, v)
-                coreach(into, sets, goal, words)
-                if not has(sets, COREACH, start):
-                    needed = True
-                    add_edge(out, into, u, v)
-                    coreach(into, sets, goal, words)
+                needed |= work.visited[i] == u and work.visited[i + 1] == v
+            if not needed and v <= goal and follow[u] == v:
+                needed = not reroute(out, into, sets, follow, u, v, start, goal, words)
         if not needed:
             remove_edge(out, into, u, v)
             edges -= 1
@@ -120,7 +116,7 @@ def propose_balanced_trace(work, most_vertices, most_edges, backtrack, with_pref
     behind = n - backtrack
     start = -1
     if backtrack > 0:
-        for w in range(words):
+        for w in range(len(words)):
             sets[POOL, w] = into[behind, w]
         drop(sets, POOL, behind - 1)
         start = pick(rng, sets, POOL, words)
@@ -134,7 +130,7 @@ def propose_balanced_trace(work, most_vertices, most_edges, backtrack, with_pref
         put(sets, FRONTIER, v)
     for v in range(behind, n):
         links = ZERO
-        for w in range(words):
+        for w in range(len(words)):
             links |= into[v, w] & sets[FRONTIER, w]
         if links == ZERO:
             add_edge(out, into, start, v)
@@ -159,11 +155,9 @@ def propose_balanced_trace(work, most_vertices, most_edges, backtrack, with_pref
         for i in range(prefix):
             visited[i] = work.stack[prefix - 1 - i]
     visited[prefix] = start
-    edges = _trim(work, edges, most_edges, behind, start, goal, prefix, words)
+    if edges > most_edges:
+        edges = _trim(work, edges, most_edges, behind, start, goal, prefix, words)
 
-    clear(sets, REACHED, words)
-    for i in range(prefix + 1):
-        put(sets, REACHED, visited[i])
     length = _search(work, prefix + 1, -1, words)
     if edges > most_edges or length != prefix + 1 + backtrack:
         return REJECTED, 0
@@ -173,11 +167,14 @@ def propose_balanced_trace(work, most_vertices, most_edges, backtrack, with_pref
 @helper
 def turning_point(work, length, words):
     """How many places before the end the most recently visited vertex with unvisited children stands; POOL becomes
-    those children. -1 if there is none. REACHED holds the visited vertices."""
+    those children. -1 if there is none. Writes REACHED."""
     out, sets, visited = work.out, work.sets, work.visited
+    clear(sets, REACHED, words)
+    for i in range(length):
+        put(sets, REACHED, visited[i])
     for back in range(length):
         v = visited[length - 1 - back]
-        for w in range(words):
+        for w in range(len(words)):
             sets[POOL, w] = out[v, w] & ~sets[REACHED, w]
         if not is_empty(sets, POOL, words):
             return back

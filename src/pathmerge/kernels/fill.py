@@ -178,13 +178,13 @@ def fill(work, ask, cells, seed, split, stream, first, held, out):
                 difficulty[row, 2] = 0
                 work.region[0] = 0
                 work.region[1] = start + 1
-                for w in range(words):
+                for w in range(len(words)):
                     sets[POOL, w] = work.out[start, w] & sets[COREACH, w]
                 if ask.label == LABEL_PATH and size(sets, POOL, words) > 1:
                     chosen = first_step_of_random_path(
                         rng, work.out, work.into, sets, work.counts, work.pending, work.stack, start, goal, words
                     )
-                    for w in range(words):
+                    for w in range(len(words)):
                         sets[POOL, w] = work.out[start, w] & sets[COREACH, w]
             elif task == 1:
                 back = turning_point(work, length, words)

@@ -1,6 +1,8 @@
 """Graphs as bit sets: row v of `out` holds the children of v, row v of `into` its parents, 64 vertices per word.
 
-`sets` is scratch of the same width. Each function says which rows it writes. `words` is the number of words per row.
+`sets` is scratch of the same width. Each function says which rows it writes. `words` is a tuple as long as a row: its
+length belongs to its type, so the loops over words are unrolled (with a plain number LLVM makes calls of memset and
+vector code out of loops that mostly run once, and everything takes half as long again).
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from pathmerge.kernels.random import below, below64
 ZERO = np.uint64(0)
 ONE = np.uint64(1)
 
-# Rows of `sets`.
-TODO, COREACH, VISITED, USEFUL, OTHER, NEXT_USEFUL, NEXT_OTHER, POOL, FRONTIER, REACHED = range(10)
 SET_ROWS = 10
+# Rows of `sets`. numpy integers, because numba would compile each helper anew for each plain constant it is given.
+TODO, COREACH, VISITED, USEFUL, OTHER, NEXT_USEFUL, NEXT_OTHER, POOL, FRONTIER, REACHED = np.arange(SET_ROWS)
 
 
 @inline
@@ -35,14 +37,14 @@ def drop(rows, i, j):
 
 @inline
 def clear(rows, i, words):
-    for w in range(words):
+    for w in range(len(words)):
         rows[i, w] = ZERO
 
 
 @inline
 def is_empty(rows, i, words):
     found = ZERO
-    for w in range(words):
+    for w in range(len(words)):
         found |= rows[i, w]
     return found == ZERO
 
@@ -50,7 +52,7 @@ def is_empty(rows, i, words):
 @inline
 def size(rows, i, words):
     total = 0
-    for w in range(words):
+    for w in range(len(words)):
         total += count_ones(rows[i, w])
     return total
 
@@ -71,7 +73,7 @@ def remove_edge(out, into, u, v):
 def pop(rows, i, words):
     """Take the smallest member out of a set; -1 if it is empty."""
     member = -1
-    for w in range(words):
+    for w in range(len(words)):
         x = rows[i, w]
         if x != ZERO:
             rows[i, w] = x & (x - ONE)
@@ -83,7 +85,7 @@ def pop(rows, i, words):
 @inline
 def keep_range(rows, i, low, high, words):
     """Remove every member outside low..high-1."""
-    for w in range(words):
+    for w in range(len(words)):
         first = low - (w << 6)
         last = high - (w << 6)
         if first >= 64 or last <= 0:
@@ -95,41 +97,39 @@ def keep_range(rows, i, low, high, words):
                 rows[i, w] &= (ONE << np.uint64(last)) - ONE
 
 
-@helper
+@inline
 def nth(rows, i, n, words):
     """The n-th smallest member of a set that has more than n."""
-    for w in range(words):
+    member = -1
+    for w in range(len(words)):
         x = rows[i, w]
         count = count_ones(x)
         if n < count:
             for _ in range(n):
                 x &= x - ONE
-            return (w << 6) + trailing_zeros(x)
+            member = (w << 6) + trailing_zeros(x)
+            break
         n -= count
-    return -1
+    return member
 
 
-@helper
+@inline
 def pick(rng, rows, i, words):
     """A uniformly random member of a set; -1 if it is empty."""
     total = size(rows, i, words)
-    if total == 0:
-        return -1
-    if total == 1:
-        return nth(rows, i, 0, words)
-    return nth(rows, i, below(rng, total), words)
+    return nth(rows, i, below(rng, total) if total > 1 else np.int64(0), words)
 
 
 @helper
 def close(links, sets, row, words):
     """Grow the set `row` by everything that `links` leads to from it. Writes TODO."""
-    for w in range(words):
+    for w in range(len(words)):
         sets[TODO, w] = sets[row, w]
     while True:
         v = pop(sets, TODO, words)
         if v < 0:
             return
-        for w in range(words):
+        for w in range(len(words)):
             new = links[v, w] & ~sets[row, w]
             sets[row, w] |= new
             sets[TODO, w] |= new
@@ -144,10 +144,38 @@ def coreach(into, sets, goal, words):
 
 
 @helper
+def trace_path(out, sets, follow, start, goal, words):
+    """Write one start-goal path: follow[v] is the vertex after v on it, -1 elsewhere. COREACH is set. Writes VISITED.
+
+    As long as this path is whole, no edge outside it is needed to reach the goal.
+    """
+    for v in range(goal + 1):
+        follow[v] = -1
+    v = start
+    while v != goal:
+        for w in range(len(words)):
+            sets[VISITED, w] = out[v, w] & sets[COREACH, w]
+        follow[v] = nth(sets, VISITED, 0, words)
+        v = follow[v]
+
+
+@helper
+def reroute(out, into, sets, follow, u, v, start, goal, words):
+    """Take the edge u -> v out of a path by `trace_path` if there is another way; else leave all as it was."""
+    remove_edge(out, into, u, v)
+    coreach(into, sets, goal, words)
+    if has(sets, COREACH, start):
+        trace_path(out, sets, follow, start, goal, words)
+        return True
+    add_edge(out, into, u, v)
+    return False
+
+
+@helper
 def lookahead(out, sets, start, goal, words):
     """The lookahead of an example whose COREACH is set (docs/problems.md). Writes VISITED and the branch rows."""
     unhelpful = ZERO
-    for w in range(words):
+    for w in range(len(words)):
         children = out[start, w]
         sets[USEFUL, w] = children & sets[COREACH, w]
         sets[OTHER, w] = children & ~sets[COREACH, w]
@@ -157,23 +185,23 @@ def lookahead(out, sets, start, goal, words):
         return 0
     level = 1
     while not has(sets, USEFUL, goal):
-        for w in range(words):
+        for w in range(len(words)):
             sets[NEXT_USEFUL, w] = ZERO
             sets[NEXT_OTHER, w] = ZERO
         while True:
             v = pop(sets, USEFUL, words)
             if v < 0:
                 break
-            for w in range(words):
+            for w in range(len(words)):
                 sets[NEXT_USEFUL, w] |= out[v, w]
         while True:
             v = pop(sets, OTHER, words)
             if v < 0:
                 break
-            for w in range(words):
+            for w in range(len(words)):
                 sets[NEXT_OTHER, w] |= out[v, w]
         unhelpful = ZERO
-        for w in range(words):
+        for w in range(len(words)):
             useful = sets[NEXT_USEFUL, w] & ~sets[VISITED, w]
             sets[VISITED, w] |= useful
             other = sets[NEXT_OTHER, w] & ~sets[VISITED, w]
@@ -196,7 +224,7 @@ def first_step_of_random_path(rng, out, into, sets, counts, pending, stack, star
     clear(sets, VISITED, words)
     put(sets, VISITED, start)
     close(out, sets, VISITED, words)
-    for w in range(words):
+    for w in range(len(words)):
         sets[VISITED, w] &= sets[COREACH, w]
         sets[POOL, w] = sets[VISITED, w]
     while True:
@@ -205,7 +233,7 @@ def first_step_of_random_path(rng, out, into, sets, counts, pending, stack, star
             break
         counts[v] = ZERO
         degree = 0
-        for w in range(words):
+        for w in range(len(words)):
             degree += count_ones(out[v, w] & sets[VISITED, w])
         pending[v] = degree
     counts[goal] = ONE
@@ -214,7 +242,7 @@ def first_step_of_random_path(rng, out, into, sets, counts, pending, stack, star
     while top > 0:
         top -= 1
         v = stack[top]
-        for w in range(words):
+        for w in range(len(words)):
             sets[POOL, w] = into[v, w] & sets[VISITED, w]
         while True:
             p = pop(sets, POOL, words)
@@ -226,7 +254,7 @@ def first_step_of_random_path(rng, out, into, sets, counts, pending, stack, star
                 stack[top] = p
                 top += 1
     ticket = below64(rng, counts[start])
-    for w in range(words):
+    for w in range(len(words)):
         sets[POOL, w] = out[start, w] & sets[VISITED, w]
     while True:
         v = pop(sets, POOL, words)

@@ -24,13 +24,13 @@ def draw_parent_counts(rng, pending, n, limit):
     Five vertices share one 16-bit draw, three bits each. Stops early once the sum is over `limit`.
     """
     total = 0
-    bits = np.uint64(0)
-    for i in range(1, n):
-        bits = draw16(rng) if i % 5 == 1 else bits >> _SHIFT
-        count = max(1, np.int64(bits & _THREE_BITS) - 3)
-        count = min(count, i)
-        pending[i] = count
-        total += count
+    for block in range(1, n, 5):
+        bits = draw16(rng)
+        for i in range(block, min(block + 5, n)):
+            count = min(max(1, np.int64(bits & _THREE_BITS) - 3), i)
+            bits >>= _SHIFT
+            pending[i] = count
+            total += count
         if total > limit:
             break
     return total
@@ -57,14 +57,19 @@ def draw_parents(work, first, last, edges, words):
 
 
 @helper
-def propose_naive(work, low, high, limit, words):
-    """A naive graph of low..high vertices and at most `limit` edges, with COREACH set for its goal."""
-    rng = work.rng
+def draw_ends(rng, low, high):
+    """The number of vertices, low..high, and a uniform pair of distinct vertices."""
     n = low + below(rng, high - low + 1)
     start = below(rng, n)
     goal = below(rng, n - 1)
-    if goal >= start:
-        goal += 1
+    return n, start, goal + 1 if goal >= start else goal
+
+
+@helper
+def propose_naive(work, low, high, limit, words):
+    """A naive graph of low..high vertices and at most `limit` edges, with COREACH set for its goal."""
+    rng = work.rng
+    n, start, goal = draw_ends(rng, low, high)
     if goal < start or draw_parent_counts(rng, work.pending, n, limit) > limit:
         return REJECTED
     edges = draw_parents(work, 0, goal + 1, 0, words)
@@ -95,9 +100,10 @@ def propose_star(work, spokes, length, words):
 
 
 @helper
-def propose_balanced(work, most, length, incoming, words):
-    """One attempt at balanced(L): start is vertex 0, the goal vertex L, the further chains stand after them."""
-    rng, out, into, sets, source, target = work.rng, work.out, work.into, work.sets, work.source, work.target
+def draw_chains(work, most, length, incoming, words):
+    """The chains of balanced(L): start is vertex 0, the goal vertex L, the further chains stand after them, then the
+    incoming one. Returns (vertices in all, vertices so far, further chains, incoming edges); edges = vertices so far - 1."""
+    rng, out, into, source, target = work.rng, work.out, work.into, work.source, work.target
     branches = 1 + below(rng, (most - 1) // length - 1)
     base = length * (branches + 1) + 1
     n = min(base + below(rng, 7), most)
@@ -105,7 +111,6 @@ def propose_balanced(work, most, length, incoming, words):
     for v in range(n):
         clear(out, v, words)
         clear(into, v, words)
-    edges = 0
     top = 1
     for chain in range(branches + 1):
         steps = length
@@ -115,29 +120,34 @@ def propose_balanced(work, most, length, incoming, words):
         u = 0
         for _ in range(steps):
             add_edge(out, into, u, top)
-            source[edges] = u
-            target[edges] = top
-            edges += 1
+            source[top - 1] = u
+            target[top - 1] = top
             u = top
             top += 1
-    if incoming != 0 and spare > 0:
-        steps = below(rng, spare + 1)
-        spare -= steps
-        v = 0
-        for _ in range(steps):
-            add_edge(out, into, top, v)
-            source[edges] = top
-            target[edges] = v
-            edges += 1
-            v = top
-            top += 1
+    behind = below(rng, spare + 1) if incoming != 0 and spare > 0 else 0
+    v = 0
+    for _ in range(behind):
+        add_edge(out, into, top, v)
+        source[top - 1] = top
+        target[top - 1] = v
+        v = top
+        top += 1
+    return n, top, branches, behind
+
+
+@helper
+def propose_balanced(work, most, length, incoming, words):
+    """One attempt at balanced(L)."""
+    sets = work.sets
+    n, top, _, _ = draw_chains(work, most, length, incoming, words)
+    edges = top - 1
     while top < n:
         edges = _attach(work, top, edges, words)
         top += 1
         if edges > most:
             return REJECTED
-    coreach(into, sets, length, words)
-    if lookahead(out, sets, 0, length, words) != length:
+    coreach(work.into, sets, length, words)
+    if lookahead(work.out, sets, 0, length, words) != length:
         return REJECTED
     return n, edges, 0, length
 

@@ -24,7 +24,9 @@ from pathmerge.kernels.graph import (
     pop,
     put,
     remove_edge,
+    reroute,
     size,
+    trace_path,
 )
 from pathmerge.kernels.random import below
 from pathmerge.kernels.search import REJECTED
@@ -33,7 +35,7 @@ from pathmerge.kernels.search import REJECTED
 @inline
 def _unvisited_children(out, sets, v, words):
     total = 0
-    for w in range(words):
+    for w in range(len(words)):
         total += count_ones(out[v, w] & ~sets[REACHED, w])
     return total
 
@@ -103,7 +105,7 @@ def _reach_frontier(work, n, start, current, branch, words):
         clear(sets, POOL, words)
         put(sets, POOL, f)
         close(into, sets, POOL, words)
-        for w in range(words):
+        for w in range(len(words)):
             sets[POOL, w] &= sets[REACHED, w]
         full = size(out, current, words) >= branch
         if full and not has(into, f, current):
@@ -114,7 +116,7 @@ def _reach_frontier(work, n, start, current, branch, words):
                 remove_edge(out, into, pick(rng, into, f, words), f)
                 add_edge(out, into, a, f)
         else:
-            for w in range(words):
+            for w in range(len(words)):
                 sets[POOL, w] = sets[REACHED, w]
             keep_range(sets, POOL, 0, f, words)
             if full:
@@ -133,7 +135,7 @@ def _reach_frontier(work, n, start, current, branch, words):
 def _link(work, u, v, words):
     """Give v the parent u in place of a random unvisited parent, or besides the others if it has none; 1 if added."""
     out, into, sets = work.out, work.into, work.sets
-    for w in range(words):
+    for w in range(len(words)):
         sets[VISITED, w] = into[v, w] & ~sets[REACHED, w]
     p = pick(work.rng, sets, VISITED, words)
     if p >= 0:
@@ -152,7 +154,7 @@ def _give_frontier_children(work, n, current, branch, words):
             continue
         if f == current and size(out, current, words) >= branch:
             return -1
-        for w in range(words):
+        for w in range(len(words)):
             sets[POOL, w] = ~sets[REACHED, w]
         keep_range(sets, POOL, f + 1, n, words)
         v = pick(rng, sets, POOL, words)
@@ -173,7 +175,7 @@ def _fill_branch(work, n, start, current, branch, wanted, length, words):
         if origin[i] == current:
             shared += 1
     while shared < wanted:
-        for w in range(words):
+        for w in range(len(words)):
             sets[POOL, w] = sets[FRONTIER, w] & (out[current, w] if degree >= branch else ~ZERO)
         keep_range(sets, POOL, current + 1, n, words)
         for i in range(length):
@@ -196,7 +198,7 @@ def _fill_branch(work, n, start, current, branch, wanted, length, words):
         if _place(work, length - 1, start, current, f) < 0:
             return -1
     while degree < branch:
-        for w in range(words):
+        for w in range(len(words)):
             sets[POOL, w] = ~(sets[FRONTIER, w] | out[current, w])
         keep_range(sets, POOL, current + 1, n, words)
         v = pick(rng, sets, POOL, words)
@@ -213,7 +215,7 @@ def _list_edges(work, n, words):
     sets = work.sets
     edges = 0
     for u in range(n):
-        for w in range(words):
+        for w in range(len(words)):
             sets[POOL, w] = work.out[u, w]
         while True:
             v = pop(sets, POOL, words)
@@ -227,15 +229,17 @@ def _list_edges(work, n, words):
 
 @helper
 def _trim(work, edges, remove, start, goal, current, length, words):
-    """Step 8: remove random superfluous edges. Returns how many edges are left.
+    """Step 8: remove random superfluous edges; COREACH is the goal's. Returns how many edges are left.
 
     Once needed, an edge stays needed, so one pass in random order is the same as drawing among the superfluous ones.
     """
     rng, out, into, sets, source, target = work.rng, work.out, work.into, work.sets, work.source, work.target
+    follow, came_from = work.pending, work.stack
     for i in range(length):
-        work.pending[work.visited[i]] = work.origin[i]
+        came_from[work.visited[i]] = work.origin[i]
+    came_from[start] = -1
+    trace_path(out, sets, follow, start, goal, words)
     left = edges
-    coreach(into, sets, goal, words)
     while remove > 0 and left > 0:
         e = below(rng, left)
         left -= 1
@@ -245,17 +249,13 @@ def _trim(work, edges, remove, start, goal, current, length, words):
         if u == current:
             continue
         if has(sets, REACHED, v):
-            if v != start and work.pending[v] == u:
+            if came_from[v] == u:
                 continue
         elif has(sets, FRONTIER, u) and _unvisited_children(out, sets, u, words) == 1:
             continue
+        if v <= goal and follow[u] == v and not reroute(out, into, sets, follow, u, v, start, goal, words):
+            continue
         remove_edge(out, into, u, v)
-        if u >= start and has(sets, COREACH, v):
-            coreach(into, sets, goal, words)
-            if not has(sets, COREACH, start):
-                add_edge(out, into, u, v)
-                coreach(into, sets, goal, words)
-                continue
         remove -= 1
         edges -= 1
         source[left], target[left] = source[edges], target[edges]
@@ -281,7 +281,7 @@ def _visit_more(work, n, goal, most, length, words):
             if v == goal or has(sets, REACHED, v) or _unvisited_children(out, sets, v, words) > 0:
                 continue
             parents = 0
-            for w in range(words):
+            for w in range(len(words)):
                 sets[POOL, w] = into[v, w] & sets[REACHED, w]
                 parents += count_ones(sets[POOL, w])
             if parents == 0:
@@ -300,7 +300,7 @@ def _visit_more(work, n, goal, most, length, words):
         ticket = below(rng, edges)
         while True:
             v = pop(sets, COREACH, words)
-            for w in range(words):
+            for w in range(len(words)):
                 sets[POOL, w] = into[v, w] & sets[REACHED, w]
             parents = size(sets, POOL, words)
             if ticket < parents:
@@ -332,7 +332,7 @@ def propose_selection_inference(work, input_size, most_edges, frontier, branch, 
     put(sets, REACHED, start)
     put(sets, FRONTIER, start)
     put(sets, FRONTIER, current)
-    for w in range(words):
+    for w in range(len(words)):
         sets[POOL, w] = ~ZERO
     keep_range(sets, POOL, start + 1, n, words)
     drop(sets, POOL, current)
@@ -343,7 +343,7 @@ def propose_selection_inference(work, input_size, most_edges, frontier, branch, 
 
     _draw_initial_edges(work, n, current, branch, input_size // 24 + 1, words)
     for _ in range(missing):
-        for w in range(words):
+        for w in range(len(words)):
             sets[POOL, w] &= ~sets[FRONTIER, w]
         put(sets, FRONTIER, pick(rng, sets, POOL, words))
     length, added = _reach_frontier(work, n, start, current, branch, words)
@@ -370,6 +370,7 @@ def propose_selection_inference(work, input_size, most_edges, frontier, branch, 
             return REJECTED, 0, 0
         add_edge(out, into, u, goal)
         added += 1
+        coreach(into, sets, goal, words)
 
     edges = _list_edges(work, n, words)
     edges = _trim(work, edges, edges - most_edges if edges > most_edges else added, start, goal, current, length, words)
@@ -405,7 +406,7 @@ def write_visited(work, length, current, width, inference):
 def answers(work, n, current, inference, words):
     """Set POOL to the answers of a selection or an inference step."""
     out, sets = work.out, work.sets
-    for w in range(words):
+    for w in range(len(words)):
         sets[POOL, w] = out[current, w] & ~sets[REACHED, w] if inference != 0 else ZERO
     if inference == 0:
         for v in range(n):

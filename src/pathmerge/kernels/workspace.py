@@ -18,7 +18,7 @@ class Parameters(NamedTuple):
     vertices: int  # the largest vertex id, V
     edges: int  # how many fit
     region: int  # width of what follows the query
-    words: int
+    words: tuple[int, ...]  # as many entries as a bit set has words
     label: int  # one of LABEL_*
     option: int  # balanced: incoming chain; depth-first: prefix
     padding: int  # depth-first: random padding

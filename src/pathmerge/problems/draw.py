@@ -44,7 +44,7 @@ def _request(distribution: Distribution) -> tuple[Parameters, np.ndarray]:
         vertices=layout.max_vertices,
         edges=layout.max_edges,
         region=layout.region_width,
-        words=(layout.max_vertices + 63) // 64,
+        words=(0,) * ((layout.max_vertices + 63) // 64),
         **given,
     )
     return ask, np.array(distribution.cells(), np.int64).reshape(-1, 3)
@@ -83,7 +83,7 @@ def draw(
     def chunk(begin: int) -> None:
         rows = slice(begin, min(begin + CHUNK, count))
         failed = fill(
-            _workspace(ask.vertices, ask.words),
+            _workspace(ask.vertices, len(ask.words)),
             ask,
             cells,
             np.uint64(key.seed),
