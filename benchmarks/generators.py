@@ -1,4 +1,4 @@
-"""How fast problems are drawn: `python benchmarks/generators.py [--seconds 2] [--sizes 64 98 128 256] [--markdown FILE]`
+"""How fast problems are drawn: `python benchmarks/generators.py [--seconds 2] [--sizes 64 128] [--markdown FILE]`
 
 Batches of 1,024 come out of a `Stream` as tensors, with answers, difficulty and hash, on one and on two threads. Beside
 them, measured in the same run: the pure-Python oracle generator on one core. The published generator's figures (SPEC

@@ -67,6 +67,7 @@ def sample(distribution: Distribution, options: SampleOptions) -> int:
     held_out: HeldOut | None = None
     if options.held_out is not None:
         held_out = read_problems(options.held_out).held_out
+    _announce_compilation()
     with _progress("drawing", options.count, long=options.count > NOT_LONG) as advance:
         batch = distribution.sample(
             options.count,
@@ -105,15 +106,12 @@ def _picture(batch: Batch, path: Path) -> None:
     print(f"drew {len(rows)} problems to {path}")
 
 
-def verify(
-    file: Annotated[Path, tyro.conf.Positional], held_out: Path | None = None, threads: int | None = None
-) -> int:
+def verify(file: Annotated[Path, tyro.conf.Positional], held_out: Path | None = None) -> int:
     """Judge every problem of a file with the slow oracle, and draw it again from the key in its header.
 
     Args:
         file: The problem file: .npz, .parquet or .jsonl.
         held_out: A second file; prove that the two have no problem in common.
-        threads: Threads to draw again with.
     """
     from pathmerge import show
     from pathmerge.files import read_problems
@@ -121,6 +119,7 @@ def verify(
 
     problems = read_problems(file)
     held = None if held_out is None else read_problems(held_out)
+    _announce_compilation()
     with _progress("judging", len(problems), long=len(problems) > 1000) as advance:
         verdict = judge(problems, held, advance)
     show.print_verdict(problems, verdict)
@@ -136,6 +135,7 @@ def gallery(folder: Annotated[Path, tyro.conf.Positional] = Path("docs"), check:
     """
     from pathmerge.gallery import stale, write_gallery
 
+    _announce_compilation()
     if check:
         old = stale(folder)
         for name in old:
@@ -144,6 +144,13 @@ def gallery(folder: Annotated[Path, tyro.conf.Positional] = Path("docs"), check:
     for name in write_gallery(folder):
         print(f"wrote {folder / name}")
     return 0
+
+
+def _announce_compilation() -> None:
+    from pathmerge.kernels.compile import COLD
+
+    if COLD:
+        print("compiling the generators, once for this machine: about half a minute", file=sys.stderr, flush=True)
 
 
 def _sampler(kind: type[Distribution]) -> Callable[..., int]:

@@ -58,11 +58,17 @@ def check_output(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
     """Raise, before any work is done, if a file could not be written there."""
     if path.suffix not in suffixes:
         raise ValueError(f"out={str(path)!r}: the name must end in one of {', '.join(suffixes)}")
-    folder = path.parent
+    check_folder(path.parent)
+    if path.is_dir():
+        raise ValueError(f"out={str(path)!r}: is a directory, must be a file")
+
+
+def check_folder(folder: Path) -> None:
+    """Raise if nothing can be written into this directory."""
     if not folder.is_dir():
-        raise ValueError(f"out={str(path)!r}: the directory {str(folder)!r} does not exist")
-    if path.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"out={str(path)!r}: cannot be written there")
+        raise ValueError(f"out={str(folder)!r}: no such directory")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"out={str(folder)!r}: the directory cannot be written to")
 
 
 @contextmanager

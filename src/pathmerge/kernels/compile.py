@@ -40,6 +40,8 @@ def _cache_directory() -> str:
 
 
 CACHE_DIRECTORY = _cache_directory()
+COLD = not any(Path(CACHE_DIRECTORY).rglob("*.nbc"))
+"""Whether nothing was compiled before: the first draw will then take about half a minute."""
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 

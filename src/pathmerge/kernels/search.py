@@ -101,8 +101,10 @@ def propose_star(work, spokes, length, words):
 
 @helper
 def draw_chains(work, most, length, incoming, words):
-    """The chains of balanced(L): start is vertex 0, the goal vertex L, the further chains stand after them, then the
-    incoming one. Returns (vertices in all, vertices so far, further chains, incoming edges); edges = vertices so far - 1."""
+    """The chains of balanced(L): start is vertex 0, the goal vertex L, then the further chains and the incoming one.
+
+    Returns (vertices in all, vertices so far, further chains, incoming edges); there is one edge less than vertices.
+    """
     rng, out, into, source, target = work.rng, work.out, work.into, work.source, work.target
     branches = 1 + below(rng, (most - 1) // length - 1)
     base = length * (branches + 1) + 1

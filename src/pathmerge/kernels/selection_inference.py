@@ -20,6 +20,7 @@ from pathmerge.kernels.graph import (
     drop,
     has,
     keep_range,
+    nth,
     pick,
     pop,
     put,
@@ -263,7 +264,7 @@ def _trim(work, edges, remove, start, goal, current, length, words):
 
 
 @helper
-def _visit_more(work, n, goal, most, length, words):
+def _visit_more(work, goal, most, length, words):
     """Step 9: follow further edges without changing the frontier. Returns the number of visited edges."""
     rng, out, into, sets, origin, visited = work.rng, work.out, work.into, work.sets, work.origin, work.visited
     weight = (length + most) * (most - length + 1) // 2
@@ -274,27 +275,34 @@ def _visit_more(work, n, goal, most, length, words):
             ticket -= wanted
             wanted += 1
     while length < wanted:
-        # COREACH is no longer needed: it now holds the vertices that may be visited next.
-        clear(sets, COREACH, words)
-        edges = 0
-        for v in range(n):
-            if v == goal or has(sets, REACHED, v) or _unvisited_children(out, sets, v, words) > 0:
-                continue
-            parents = 0
+        # Only frontier vertices lead on. COREACH and VISITED are no longer needed: COREACH becomes the vertices that
+        # may be visited next, VISITED those that are some frontier vertex's last unvisited child.
+        for w in range(len(words)):
+            sets[POOL, w] = sets[FRONTIER, w]
+            sets[COREACH, w] = ZERO
+            sets[VISITED, w] = ZERO
+        while True:
+            u = pop(sets, POOL, words)
+            if u < 0:
+                break
+            last = _unvisited_children(out, sets, u, words) == 1
             for w in range(len(words)):
-                sets[POOL, w] = into[v, w] & sets[REACHED, w]
-                parents += count_ones(sets[POOL, w])
-            if parents == 0:
-                continue
-            allowed = True
-            while allowed:
-                u = pop(sets, POOL, words)
-                if u < 0:
-                    break
-                allowed = _unvisited_children(out, sets, u, words) > 1
-            if allowed:
-                put(sets, COREACH, v)
-                edges += parents
+                sets[COREACH, w] |= out[u, w]
+                sets[VISITED, w] |= out[u, w] if last else ZERO
+        drop(sets, COREACH, goal)
+        for w in range(len(words)):
+            sets[COREACH, w] &= ~(sets[REACHED, w] | sets[VISITED, w])
+            sets[POOL, w] = sets[COREACH, w]
+        edges = 0
+        while True:
+            v = pop(sets, POOL, words)
+            if v < 0:
+                break
+            if _unvisited_children(out, sets, v, words) > 0:
+                drop(sets, COREACH, v)
+            else:
+                for w in range(len(words)):
+                    edges += count_ones(into[v, w] & sets[REACHED, w])
         if edges == 0:
             break
         ticket = below(rng, edges)
@@ -306,8 +314,7 @@ def _visit_more(work, n, goal, most, length, words):
             if ticket < parents:
                 break
             ticket -= parents
-        for _ in range(ticket + 1):
-            origin[length] = pop(sets, POOL, words)
+        origin[length] = nth(sets, POOL, ticket, words)
         visited[length] = v
         put(sets, REACHED, v)
         length += 1
@@ -341,11 +348,13 @@ def propose_selection_inference(work, input_size, most_edges, frontier, branch, 
     if size(sets, POOL, words) < missing:
         return REJECTED, 0, 0
 
-    _draw_initial_edges(work, n, current, branch, input_size // 24 + 1, words)
     for _ in range(missing):
         for w in range(len(words)):
             sets[POOL, w] &= ~sets[FRONTIER, w]
         put(sets, FRONTIER, pick(rng, sets, POOL, words))
+    if has(sets, FRONTIER, n - 1):
+        return REJECTED, 0, 0  # step 4 would have no child for it
+    _draw_initial_edges(work, n, current, branch, input_size // 24 + 1, words)
     length, added = _reach_frontier(work, n, start, current, branch, words)
     if length < 0 or length > most_edges - 1:
         return REJECTED, 0, 0
@@ -376,7 +385,7 @@ def propose_selection_inference(work, input_size, most_edges, frontier, branch, 
     edges = _trim(work, edges, edges - most_edges if edges > most_edges else added, start, goal, current, length, words)
     if edges > most_edges:
         return REJECTED, 0, 0
-    length = _visit_more(work, n, goal, most_edges - 1, length, words)
+    length = _visit_more(work, goal, most_edges - 1, length, words)
     open_vertices = 0
     for v in range(n):
         if has(sets, REACHED, v) and _unvisited_children(out, sets, v, words) > 0:
