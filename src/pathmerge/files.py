@@ -186,7 +186,7 @@ _UNREADABLE = (OSError, EOFError, KeyError, ValueError, TypeError, IndexError, A
 
 
 def _read_npz(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
-    with np.load(path, allow_pickle=False) as data:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
         return json.loads(str(data["header"])), {name: data[name] for name in data.files if name != "header"}
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,6 +50,38 @@ def _request(distribution: Distribution) -> tuple[Parameters, np.ndarray]:
     return ask, np.array(distribution.cells(), np.int64).reshape(-1, 3)
 
 
+def _fill_chunk(
+    distribution: Distribution,
+    key: Key,
+    first: int,
+    held: np.ndarray,
+    columns: tuple[np.ndarray, ...],
+    progress: Callable[[int], None] | None,
+    begin: int,
+) -> None:
+    """Fill the rows begin..begin+CHUNK-1 of the columns, on whatever thread this runs."""
+    ask, cells = _request(distribution)
+    rows = tuple(column[begin : begin + CHUNK] for column in columns)
+    failed = fill(
+        _workspace(ask.vertices, len(ask.words)),
+        ask,
+        cells,
+        np.uint64(key.seed),
+        key.split_number,
+        key.stream,
+        first + begin,
+        held,
+        rows,
+    )
+    if failed >= 0:
+        raise DrawError(
+            f"{distribution.describe()}: example {first + begin + failed} of {key} was not found "
+            f"in {MAX_ATTEMPTS} attempts; hold out fewer problems or choose another difficulty"
+        )
+    if progress is not None:
+        progress(len(rows[0]))
+
+
 def draw(
     distribution: Distribution,
     key: Key,
@@ -79,28 +111,7 @@ def draw(
         np.empty(count, np.int64),
     )
     held = _NOTHING_HELD if held_out is None else held_out.table
-
-    def chunk(begin: int) -> None:
-        rows = slice(begin, min(begin + CHUNK, count))
-        failed = fill(
-            _workspace(ask.vertices, len(ask.words)),
-            ask,
-            cells,
-            np.uint64(key.seed),
-            key.split_number,
-            key.stream,
-            first + begin,
-            held,
-            tuple(column[rows] for column in columns),
-        )
-        if failed >= 0:
-            raise DrawError(
-                f"{distribution.describe()}: example {first + begin + failed} of {key} was not found "
-                f"in {MAX_ATTEMPTS} attempts; hold out fewer problems or choose another difficulty"
-            )
-        if progress is not None:
-            progress(rows.stop - begin)
-
+    chunk = partial(_fill_chunk, distribution, key, first, held, columns, progress)
     starts = range(0, count, CHUNK)
     if threads == 1 or len(starts) <= 1:
         for begin in starts:
