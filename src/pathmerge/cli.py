@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from pathmerge.distributions import DISTRIBUTIONS
+from pathmerge.errors import check_choice, check_range
 from pathmerge.problems.distribution import Distribution
 from pathmerge.rng import Split
 
@@ -55,15 +57,14 @@ class SampleOptions:
 def sample(distribution: Distribution, options: SampleOptions) -> int:
     """Draw problems, show them, write them."""
     from pathmerge import show
-    from pathmerge.errors import check_range
     from pathmerge.files import check_output, read_problems, write_problems
 
     check_range("count", options.count, 1, 10**9)
-    check_range("show", options.show, 0, options.count if options.show > options.count else 10**6)
+    check_range("show", options.show, 0, 10**6)
     if options.out is not None:
-        check_output(options.out)
+        check_output("out", options.out)
     if options.picture is not None:
-        check_output(options.picture, (".png", ".svg"))
+        check_output("picture", options.picture, (".png", ".svg"))
     held_out: HeldOut | None = None
     if options.held_out is not None:
         held_out = read_problems(options.held_out).held_out
@@ -190,6 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args = args[1:]
     complaint = io.StringIO()
     try:
+        if args and not args[0].startswith("-"):
+            check_choice("command", args[0], tuple(commands))
         with contextlib.redirect_stderr(complaint):
             run = _parse(commands, program, args)
     except SystemExit as stop:
@@ -247,7 +250,12 @@ def _one_line(box: str) -> str:
             break
         if text and not (line.startswith(("╭", "╰")) and not parts and "─" in line):
             parts.append(text)
-    return " ".join(parts) + "; --help lists what is allowed"
+    line = re.sub(
+        r"Error parsing (\S+): invalid literal for int\(\) with base 10: ('.*')",
+        r"\1=\2: must be a whole number",
+        " ".join(parts),
+    )
+    return f"{line.rstrip('.')}; --help lists what is allowed"
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 
 def check_range(field: str, value: object, low: int, high: int, why: str = "") -> None:
@@ -13,8 +14,11 @@ def check_range(field: str, value: object, low: int, high: int, why: str = "") -
 
 
 def check_choice(field: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise unless `value` is one of a few names; the nearest one is suggested."""
     if value not in allowed:
-        raise ValueError(f"{field}={value!r}: must be one of {', '.join(allowed)}")
+        near = get_close_matches(str(value), allowed, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(f"{field}={value!r}: must be one of {', '.join(allowed)}{hint}")
 
 
 class DrawError(ValueError):

@@ -54,21 +54,21 @@ class ProblemFile:
         return HeldOut.of(self.columns["identity"])
 
 
-def check_output(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
-    """Raise, before any work is done, if a file could not be written there."""
+def check_output(field: str, path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
+    """Raise, before any work is done, if a file could not be written there; `field` is what the user called it."""
     if path.suffix not in suffixes:
-        raise ValueError(f"out={str(path)!r}: the name must end in one of {', '.join(suffixes)}")
-    check_folder(path.parent)
+        raise ValueError(f"{field}={str(path)!r}: the name must end in one of {', '.join(suffixes)}")
     if path.is_dir():
-        raise ValueError(f"out={str(path)!r}: is a directory, must be a file")
+        raise ValueError(f"{field}={str(path)!r}: is a directory, must be a file")
+    check_folder(field, path.parent)
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(field: str, folder: Path) -> None:
     """Raise if nothing can be written into this directory."""
     if not folder.is_dir():
-        raise ValueError(f"out={str(folder)!r}: no such directory")
+        raise ValueError(f"{field}: no such directory: {str(folder)!r}")
     if not os.access(folder, os.W_OK):
-        raise ValueError(f"out={str(folder)!r}: the directory cannot be written to")
+        raise ValueError(f"{field}: the directory {str(folder)!r} cannot be written to")
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def make_header(batch: Batch, held_out: HeldOut | None = None) -> dict[str, Any]
 
 def write_problems(batch: Batch, path: Path, held_out: HeldOut | None = None) -> None:
     """Write a batch; the suffix of `path` chooses the format."""
-    check_output(path)
+    check_output("out", path)
     header = json.dumps(make_header(batch, held_out))
     columns = {name: column.astype(_TYPES.get(name, np.int16)) for name, column in batch.to_columns().items()}
     with written_whole(path) as temporary:

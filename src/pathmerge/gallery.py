@@ -118,7 +118,7 @@ def _section(name: str, distribution: Distribution, about: str, batch: Batch) ->
 
 def write_gallery(folder: Path) -> list[str]:
     """Write gallery.md and gallery/*.svg below `folder`; returns the names written."""
-    check_folder(folder)
+    check_folder("folder", folder)
     (folder / "gallery").mkdir(exist_ok=True)
     names: list[str] = []
     text = ["# Gallery", "", "One example of each task and encoding, made by `pathmerge gallery docs`.", ""]
