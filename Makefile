@@ -5,7 +5,6 @@ BIN := $(VENV)/bin
 # uv and poetry do not see the CPU build of torch, and an open range would fetch gigabytes: pip, and exact versions.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/pyright
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 KINDS := balanced naive star dfs selection-inference language
 
@@ -16,7 +15,6 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet --editable '.[dev]'
-	$(BIN)/pyright --version
 	touch $@
 
 demo: $(VENV)/ready

@@ -10,6 +10,7 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import os
 import tempfile
@@ -27,16 +28,16 @@ def _cache_directory() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())
-    name = f"pathmerge-kernels-{digest.hexdigest()[:16]}"
-    home = os.environ.get("NUMBA_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for base in (Path(home), Path(tempfile.gettempdir()) / f"pathmerge-{os.getuid()}"):
+    name = f"kernels-{digest.hexdigest()[:16]}"
+    home = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    for base in (Path(home) / "pathmerge", Path(tempfile.gettempdir()) / f"pathmerge-{getpass.getuser()}"):
         try:
             (base / name).mkdir(parents=True, exist_ok=True)
             if os.access(base / name, os.W_OK):
                 return str(base / name)
         except OSError:
             continue
-    return tempfile.mkdtemp(prefix=name)
+    return tempfile.mkdtemp(prefix="pathmerge-")
 
 
 CACHE_DIRECTORY = _cache_directory()

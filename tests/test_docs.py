@@ -1,0 +1,40 @@
+"""The tutorial runs as written, and the README's Python does too."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pathmerge.cli import main
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_tutorials_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    commands = [line for block in blocks(ROOT / "docs" / "tutorial.md", "console") for line in block.splitlines()]
+    assert len(commands) >= 9
+    for command in commands:
+        assert command.startswith("$ pathmerge ")
+        assert main(shlex.split(command)[2:]) == 0, command
+
+
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "README.md"])
+def test_the_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    code = blocks(ROOT / page, "python")
+    assert code
+    exec(compile("\n".join(code), page, "exec"), {})
+
+
+def test_links_lead_somewhere():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
