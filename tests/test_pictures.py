@@ -33,7 +33,7 @@ from pathmerge.pictures import draw_problem, draw_problems, save
 from pathmerge.problems.problem import Problem
 
 BLACK = "#000000"
-FINE = Affine2D().scale(1000)  # matplotlib makes curves out of straight lines as long as a unit
+FINE = Affine2D().scale(1000)  # matplotlib compares curves as straight pieces about one unit long
 SEEDS = range(3)
 DRAWN: dict[str, Callable[[random.Random], oracles.Drawn]] = {
     "naive": lambda rng: oracles.naive(rng, 64),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathmerge.problems.batch import Batch
 
 NOT_LONG = 20_000
-MOST_PICTURED = 12
+MOST_PICTURED = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class SampleOptions:
     out: Path | None = None
     """Write the problems to this file: .npz, .parquet or .jsonl."""
     picture: Path | None = None
-    """Draw the first problems (at most 12) to this file: .png or .svg."""
+    """Draw the first problems (at most 6) to this file: .png or .svg."""
     stats: bool = False
     """Print histograms of difficulty, vertices, edges and degrees, and the acceptance rate."""
     held_out: Path | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from rich.columns import Columns
 from rich.console import Console
 from rich.table import Table
 
@@ -15,7 +16,7 @@ from pathmerge.problems.selection_inference import STEPS
 from pathmerge.stats import Histogram, acceptance, histograms
 from pathmerge.verify import Verdict
 
-BAR_WIDTH = 40
+BAR_WIDTH = 16
 MOST_BARS = 24
 
 
@@ -72,7 +73,8 @@ def print_table(batch: Batch, count: int) -> None:
             name, justify="left" if name in ("difficulty", "answers") else "right", no_wrap=name != "difficulty"
         )
     table.add_column(
-        "input (padding left out; E edge, Q query, P path)" if batch.tokens.size else "input", overflow="fold"
+        "input" if isinstance(batch, LanguageBatch) else "input (padding left out; E edge, Q query, P path)",
+        overflow="fold",
     )
     for row in range(rows):
         answers = " ".join(str(v) for v in np.flatnonzero(batch.answers[row]))
@@ -88,8 +90,8 @@ def print_table(batch: Batch, count: int) -> None:
     console.print(table)
 
 
-def print_histogram(console: Console, found: Histogram) -> None:
-    """Values, counts and bars; long tails are put together."""
+def histogram_table(found: Histogram) -> Table:
+    """Values, counts and bars; a long tail is put together."""
     total = sum(found.counts)
     pairs = list(zip(map(str, found.values), found.counts, strict=True))
     if len(pairs) > MOST_BARS:
@@ -97,26 +99,24 @@ def print_histogram(console: Console, found: Histogram) -> None:
         pairs = [*pairs[: MOST_BARS - 1], (f"{rest[0][0]}..{rest[-1][0]}", sum(n for _, n in rest))]
     most = max(n for _, n in pairs)
     table = Table(title=f"{found.name} ({found.unit})", title_justify="left", box=None, show_header=False)
-    table.add_column(justify="right")
-    table.add_column(justify="right")
-    table.add_column(justify="right")
+    for _ in range(3):
+        table.add_column(justify="right")
     table.add_column()
     for value, n in pairs:
-        table.add_row(value, f"{n:,}", f"{n / total:.2%}", "█" * max(1, round(BAR_WIDTH * n / most)))
-    console.print(table)
+        table.add_row(value, f"{n:,}", f"{n / total:.2%}", "█" * round(BAR_WIDTH * n / most) or "▏")
+    return table
 
 
 def print_statistics(batch: Batch) -> None:
     """What was achieved: histograms, and how many attempts it took."""
     console = _console()
-    for found in histograms(batch):
-        console.print()
-        print_histogram(console, found)
+    console.print()
+    console.print(Columns([histogram_table(found) for found in histograms(batch)], padding=(1, 4)))
     rates = acceptance(batch)
     worst = min(rates, key=lambda cell: rates[cell])
     overall = len(batch) / int(batch.attempts.sum())
     names = ", ".join(batch.distribution.columns)
-    console.print(f"\nacceptance: {overall:.1%} of attempts", end="")
+    console.print(f"acceptance: {overall:.1%} of attempts", end="")
     if len(batch.distribution.cells()) > 1:
         shown = ", ".join(map(str, worst))
         console.print(f"; lowest {rates[worst]:.1%} at ({names}) = ({shown})", end="")
