@@ -324,13 +324,10 @@ def test_a_wrong_label_draws_nothing():
     assert not axes.texts
 
 
-@pytest.mark.parametrize("place", ["a.pdf", "a", "missing/a.png", "file/a.svg", "folder.png", "sealed/a.png"])
+@pytest.mark.parametrize("place", ["a.pdf", "a", "missing/a.png", "file/a.svg", "folder.png"])
 def test_a_bad_place_is_refused_in_one_line_and_left_as_it_was(place: str, tmp_path: Path):
-    if place.startswith("sealed") and os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
     (tmp_path / "file").touch()
     (tmp_path / "folder.png").mkdir()
-    (tmp_path / "sealed").mkdir(mode=0o500)
     before = files(tmp_path)
     with pytest.raises(ValueError, match=r"\A(suffix|out)='.*': .+\Z"):
         save(draw_problems(SMALLEST[:1]), tmp_path / place)
