@@ -61,7 +61,7 @@ GOLDEN: dict[str, str] = json.loads(
     {
         "dfs(input_size=32)": "2aaa378890057aee",
         "dfs(input_size=32, mode='naive', padding='random')": "827bb49b6eee187b",
-        "dfs(input_size=32, padding='random', prefix=True)": "774795e5bdd0c748",
+        "dfs(input_size=32, padding='random', prefix=True)": "16bf0dcf80478490",
         "selection-inference(input_size=32)": "4e21bf591647ece8",
         "naive(input_size=32)": "5ffda8dd8148247b",
         "balanced(input_size=32)": "be218e9f7f8819bd",
@@ -70,7 +70,7 @@ GOLDEN: dict[str, str] = json.loads(
         "language(input_size=32)": "3f0f5873d4a7b153",
         "dfs(input_size=128)": "cc11d4b6c0d3fbba",
         "dfs(input_size=128, mode='naive', padding='random')": "3c40d111edf632e9",
-        "dfs(input_size=128, padding='random', prefix=True)": "eb10fca43e3e4e0d",
+        "dfs(input_size=128, padding='random', prefix=True)": "e3e12798316b7ed0",
         "selection-inference(input_size=128)": "5d243b1844e213cc",
         "naive(input_size=128)": "66ee13e14faab39e",
         "balanced(input_size=128)": "f6feea78c489b15b",

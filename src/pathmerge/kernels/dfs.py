@@ -158,6 +158,7 @@ def propose_balanced_trace(work, most_vertices, most_edges, backtrack, with_pref
     if edges > most_edges:
         edges = _trim(work, edges, most_edges, behind, start, goal, prefix, words)
 
+    drop(sets, FRONTIER, start)
     length = _search(work, prefix + 1, -1, words)
     if edges > most_edges or length != prefix + 1 + backtrack:
         return REJECTED, 0
