@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -20,8 +21,8 @@ from pathmerge.rng import Split
 
 if TYPE_CHECKING:
     from pathmerge.heldout import HeldOut
-    from pathmerge.problems.batch import Batch
 
+DESCRIPTION = "Can this model learn to search, and which algorithm did it learn?"
 NOT_LONG = 20_000
 MOST_PICTURED = 6
 
@@ -80,31 +81,24 @@ def sample(distribution: Distribution, options: SampleOptions) -> int:
             threads=options.threads,
             progress=advance,
         )
-    show.print_table(batch, options.show)
-    if held_out is not None:
-        print(f"{int(batch.redraws.sum())} held-out problems met and redrawn")
-    if options.stats:
-        show.print_statistics(batch)
+    # Files first: a reader of the output who goes away early (`| head`) must not cost them.
     if options.out is not None:
         write_problems(batch, options.out, held_out)
+    pictured = min(len(batch), MOST_PICTURED)
+    if options.picture is not None:
+        from pathmerge.pictures import save
+
+        save(show.picture(batch, range(pictured)), options.picture)
+    show.print_table(batch, options.show)
+    if options.stats:
+        show.print_statistics(batch)
+    if held_out is not None:
+        print(f"{int(batch.redraws.sum())} held-out problems met and redrawn")
+    if options.out is not None:
         print(f"wrote {len(batch)} problems to {options.out}")
     if options.picture is not None:
-        _picture(batch, options.picture)
+        print(f"drew {pictured} problems to {options.picture}")
     return 0
-
-
-def _picture(batch: Batch, path: Path) -> None:
-    from pathmerge import show
-    from pathmerge.pictures import draw_problems, save
-
-    rows = range(min(len(batch), MOST_PICTURED))
-    figure = draw_problems(
-        [show.problem_at(batch, row) for row in rows],
-        labels=[int(batch.label[row]) for row in rows],
-        titles=[show.title(batch, row) for row in rows],
-    )
-    save(figure, path)
-    print(f"drew {len(rows)} problems to {path}")
 
 
 def verify(file: Annotated[Path, tyro.conf.Positional], held_out: Path | None = None) -> int:
@@ -189,35 +183,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args and args[0] in SUBCOMMANDS:
         commands, program = SUBCOMMANDS[args[0]], f"pathmerge {args[0]}"
         args = args[1:]
-    complaint = io.StringIO()
     try:
         if args and not args[0].startswith("-"):
             check_choice("command", args[0], tuple(commands))
-        with contextlib.redirect_stderr(complaint):
-            run = _parse(commands, program, args)
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            return 0
-        print(f"{program}: {_one_line(complaint.getvalue())}", file=sys.stderr)
-        return 2
-    except ValueError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
-    try:
-        return run()
-    except ValueError as error:
+        return _parse(commands, program, args)()
+    except (ValueError, MemoryError) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{program}: interrupted; nothing was written", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()
+        # Nobody reads on. What is still in the buffer must not raise again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def _parse(commands: dict[str, Callable[..., int]], program: str, args: list[str]) -> Callable[[], int]:
-    """Parse without running: each command becomes one that keeps its arguments for later."""
+    """Parse without running: each command becomes one that keeps its arguments for later. What tyro has to say against
+    the arguments becomes a ValueError of one line."""
     kept: list[Callable[[], int]] = []
 
     def later(command: Callable[..., int]) -> Callable[..., None]:
@@ -229,15 +213,20 @@ def _parse(commands: dict[str, Callable[..., int]], program: str, args: list[str
         keep.__annotations__ = {**command.__annotations__, "return": None}
         return keep
 
-    tyro.extras.subcommand_cli_from_dict(
-        {name: later(command) for name, command in commands.items()},
-        prog=program,
-        args=args,
-        use_underscores=False,
-        description="Can this model learn to search, and which algorithm did it learn?"
-        if program == "pathmerge"
-        else None,
-    )
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            tyro.extras.subcommand_cli_from_dict(
+                {name: later(command) for name, command in commands.items()},
+                prog=program,
+                args=args,
+                use_underscores=False,
+                description=None if program != "pathmerge" else DESCRIPTION,
+            )
+    except SystemExit as stop:
+        if stop.code:
+            raise ValueError(_one_line(complaint.getvalue())) from None
+        return lambda: 0
     return kept[0]
 
 

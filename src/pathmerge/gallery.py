@@ -11,7 +11,7 @@ from pathmerge.encodings import edges, sentences
 from pathmerge.encodings.language import Language
 from pathmerge.encodings.sentences import LanguageBatch
 from pathmerge.files import check_folder, written_whole
-from pathmerge.pictures import draw_problems, save
+from pathmerge.pictures import save
 from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.dfs import DFS
@@ -19,7 +19,7 @@ from pathmerge.problems.distribution import Distribution
 from pathmerge.problems.naive import Naive
 from pathmerge.problems.selection_inference import SelectionInference
 from pathmerge.problems.star import Star
-from pathmerge.show import describe_tokens, problem_at, title
+from pathmerge.show import describe_tokens, picture, title
 
 SEED = 4
 EXAMPLES: dict[str, tuple[Distribution, str]] = {
@@ -125,8 +125,7 @@ def write_gallery(folder: Path) -> list[str]:
     for name, (distribution, about) in EXAMPLES.items():
         batch = distribution.sample(1, seed=SEED)
         text.append(_section(name, distribution, about, batch))
-        figure = draw_problems([problem_at(batch, 0)], labels=[int(batch.label[0])], titles=[title(batch, 0)])
-        save(figure, folder / "gallery" / f"{name}.svg")
+        save(picture(batch, [0]), folder / "gallery" / f"{name}.svg")
         names.append(f"gallery/{name}.svg")
     with written_whole(folder / "gallery.md") as temporary:
         temporary.write_text("\n".join(text), encoding="utf-8")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import numpy as np
 from rich.columns import Columns
 from rich.console import Console
@@ -15,6 +18,9 @@ from pathmerge.problems.problem import Problem
 from pathmerge.problems.selection_inference import STEPS
 from pathmerge.stats import Histogram, acceptance, histograms
 from pathmerge.verify import Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BAR_WIDTH = 16
 MOST_BARS = 24
@@ -39,6 +45,18 @@ def _difficulty(batch: Batch, row: int) -> str:
         value = int(batch.difficulty[row, i])
         parts.append(STEPS[value] if name == "step" else f"{name} {value}")
     return ", ".join(parts)
+
+
+def picture(batch: Batch, rows: Iterable[int]) -> Figure:
+    """Some rows as one figure."""
+    from pathmerge.pictures import draw_problems
+
+    chosen = list(rows)
+    return draw_problems(
+        [problem_at(batch, row) for row in chosen],
+        labels=[int(batch.label[row]) for row in chosen],
+        titles=[title(batch, row) for row in chosen],
+    )
 
 
 def describe_tokens(batch: Batch, row: int) -> str:
