@@ -9,8 +9,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
-LINES = {
+LINES: dict[str, Sequence[str]] = {
     "import numpy (the peer)": ["-c", "import numpy"],
     "pathmerge --help": ["-m", "pathmerge", "--help"],
     "import pathmerge": ["-c", "import pathmerge"],
@@ -21,7 +22,7 @@ LINES = {
 }
 
 
-def seconds(arguments: list[str]) -> float:
+def seconds(arguments: Sequence[str]) -> float:
     def once() -> float:
         begin = time.perf_counter()
         subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
