@@ -25,7 +25,7 @@ from pathmerge.encodings.language import ATOM_WIDTH, BLANK, WORDS, Language, tex
 from pathmerge.encodings.language import PAD as WORD_PAD
 from pathmerge.encodings.sentences import LanguageBatch
 from pathmerge.kernels.compile import kernel
-from pathmerge.kernels.graph import add_edge, clear, coreach, first_step_of_random_path
+from pathmerge.kernels.graph import add_edge, clear, coreach, first_step_of_random_path, keep_range, nth, size
 from pathmerge.kernels.random import below64, set_index, set_stream
 from pathmerge.kernels.workspace import make_workspace
 from pathmerge.layout import MAX_INPUT_SIZE, SMALLEST_INPUT_SIZE
@@ -116,8 +116,12 @@ def check_example(batch: Batch, row: int) -> None:
     correct = oracle.answers(problem)
     cell = tuple(int(v) for v in batch.difficulty[row])
     assert cell == difficulty_of(problem, distribution)
-    if not (isinstance(distribution, Naive) or getattr(distribution, "mode", "") == "naive"):
-        assert cell in distribution.cells() or getattr(distribution, "graph", "") == "naive"
+    left_to_chance = "naive" in (
+        distribution.name,
+        getattr(distribution, "mode", ""),
+        getattr(distribution, "graph", ""),
+    )
+    assert left_to_chance or cell in distribution.cells()
     assert set(np.flatnonzero(batch.answers[row])) == correct
     assert int(batch.label[row]) in correct
     assert (batch.start[row], batch.goal[row]) == (problem.start, problem.goal)
@@ -192,11 +196,11 @@ def test_examples_agree_with_the_oracle(case: Case, input_size: int):
         with pytest.raises(ValueError, match=f"input_size={input_size}"):
             case(input_size=input_size)
         return
-    check_cells(case(input_size=input_size), max(3, 320 // input_size), seed=input_size)
+    check_cells(case(input_size=input_size), max(2, 200 // input_size), seed=input_size)
 
 
 @every_case
-@settings(max_examples=40, derandomize=True, deadline=None, database=None)
+@settings(max_examples=20, derandomize=True, deadline=None, database=None)
 @given(data=st.data())
 def test_any_cell_of_any_size_agrees_with_the_oracle(case: Case, data: st.DataObject):
     input_size = data.draw(st.integers(smallest(case), MAX_INPUT_SIZE), "input_size")
@@ -220,6 +224,19 @@ def test_every_cell_of_small_sizes_is_exact(case: Case, input_size: int):
 def test_every_cell_of_large_sizes_is_exact(case: Case, input_size: int):
     for distribution in case(input_size=input_size).fixed():
         check_cells(distribution, 1, seed=2)
+
+
+@pytest.mark.parametrize("input_size", [26, 50, 80])
+@pytest.mark.parametrize(
+    "case", ["naive-path", "balanced-path", "balanced-no-incoming", "dfs-naive-standard", "dfs-standard-prefix"]
+)
+def test_thousands_of_difficulties_and_answers(case: str, input_size: int):
+    """Less is asked of each example than elsewhere, but of enough for rare shapes of graphs to be met."""
+    batch = CASES[case](input_size=input_size).sample(700, seed=6, threads=1)
+    for row in range(len(batch)):
+        problem = problem_in(batch, row)
+        assert tuple(batch.difficulty[row]) == difficulty_of(problem, batch.distribution)
+        assert set(np.flatnonzero(batch.answers[row])) == oracle.answers(problem)
 
 
 @every_case
@@ -404,6 +421,36 @@ def test_identity_tells_different_problems_apart(field: str):
 def test_a_selection_steps_current_vertex_is_no_part_of_the_problem():
     problem = FIGURE_PROBLEMS["selection"]
     assert identity(replace(problem, current=None)) == identity(problem)
+
+
+@kernel
+def keep_ranges(sets, words, kept, sizes, members):
+    """Every range of a full set: its members, how many there are, and each by its number."""
+    most = 64 * len(words)
+    for low in range(most + 1):
+        for high in range(low, most + 1):
+            for w in range(len(words)):
+                sets[0, w] = np.uint64(0xFFFFFFFFFFFFFFFF)
+            keep_range(sets, 0, low, high, words)
+            sizes[low, high] = size(sets, 0, words)
+            for n in range(sizes[low, high]):
+                members[low, high] += nth(sets, 0, n, words) == low + n
+            for w in range(len(words)):
+                kept[low, high, w] = sets[0, w]
+
+
+@pytest.mark.parametrize("words", [1, 2, 3])
+def test_bit_sets_across_words(words: int):
+    """Large graphs meet these edges only now and then, so they are gone through one by one."""
+    most = 64 * words
+    kept = np.zeros((most + 1, most + 1, words), np.uint64)
+    sizes, members = np.zeros((2, most + 1, most + 1), np.int64)
+    keep_ranges(np.zeros((1, words), np.uint64), (0,) * words, kept, sizes, members)
+    for low in range(most + 1):
+        for high in range(low, most + 1):
+            wanted = (1 << high) - (1 << low)
+            assert sum(int(word) << (64 * w) for w, word in enumerate(kept[low, high])) == wanted
+            assert sizes[low, high] == members[low, high] == high - low
 
 
 def fibonacci(last: int) -> tuple[list[Edge], int, int]:
