@@ -31,7 +31,7 @@ demo: $(VENV)/ready
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal -m 'not long'
