@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,20 @@ def test_held_out_problems_are_redrawn_and_the_pair_is_proved_disjoint(capsys: p
     assert "is the same problem as held-out row 0" in capsys.readouterr().out
 
 
+def test_the_held_out_file_is_not_overwritten(capsys: pytest.CaptureFixture[str]):
+    assert run("sample naive --input-size 32 --out a.npz --show 0") == 0
+    before = Path("a.npz").read_bytes()
+    assert run("sample naive --input-size 32 --held-out a.npz --out a.npz") == 2
+    assert "must not be the held-out file itself" in capsys.readouterr().err
+    assert Path("a.npz").read_bytes() == before
+
+
+def test_names_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]):
+    assert run("sample naive --input-size 32 --out [red]:smile:.npz --show 0") == 0
+    assert run("verify [red]:smile:.npz") == 0
+    assert capsys.readouterr().out.count("[red]:smile:.npz") == 2
+
+
 def test_a_wrong_file_ends_with_1(capsys: pytest.CaptureFixture[str]):
     assert run("sample star --input-size 32 --lookahead 2 --count 5 --out p.jsonl") == 0
     header, row, *rest = Path("p.jsonl").read_text().splitlines(keepends=True)
@@ -76,6 +91,7 @@ def test_a_wrong_file_ends_with_1(capsys: pytest.CaptureFixture[str]):
         ("sample balanced --input-size 12", "input_size=12: must be a whole number in 14..512"),
         ("sample balanced --input-size abc", "--input-size='abc': must be a whole number"),
         ("sample balanced", "--input-size"),
+        ("sample balanced --input-size 64 --lookahead x", "--lookahead='x': must be a whole number, or None"),
         ("sample star --input-size 64 --spokes 9 --lookahead 9", "spokes=9: must be a whole number in 2..2"),
         (
             "sample selection-inference --input-size 64 --frontier 5 --branch 9",
@@ -90,7 +106,7 @@ def test_a_wrong_file_ends_with_1(capsys: pytest.CaptureFixture[str]):
         ("sample naive --input-size 64 --out p.txt", "out='p.txt': the name must end in one of .npz, .parquet, .jsonl"),
         ("sample naive --input-size 64 --picture p.gif", "picture='p.gif': the name must end in one of .png, .svg"),
         ("sample naive --input-size 64 --out nowhere/p.npz", "out: no such directory: 'nowhere'"),
-        ("sample naive --input-size 64 --held-out none.npz --out p.npz", "file='none.npz': no such file"),
+        ("sample naive --input-size 64 --held-out none.npz --out p.npz", "held_out='none.npz': no such file"),
         ("verify none.npz", "file='none.npz': no such file"),
         ("verify", "The problem file"),
         ("gallery nowhere", "folder: no such directory: 'nowhere'"),
@@ -123,9 +139,36 @@ def test_an_unwritable_place_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys
     assert "cannot be written to" in capsys.readouterr().err
 
 
-def process(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+def process(*arguments: str, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "pathmerge", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **environment}
+    )
+
+
+def test_a_terminal_without_the_signs_gets_question_marks():
+    done = process("sample", "star", "--input-size", "32", "--stats", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "acceptance" in done.stdout
+    done = process("sample", "star", "--input-size", "a", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2
+    assert done.stderr.startswith("pathmerge sample: --input-size='a': must be a whole number;")
+
+
+def test_a_stopped_command_leaves_no_half_file():
+    """SIGTERM while it writes: the old file stays, and nothing else."""
+    assert run("sample naive --input-size 32 --out p.jsonl --show 0") == 0
+    before = Path("p.jsonl").read_bytes()
+    command = "sample naive --input-size 32 --count 400000 --out p.jsonl --show 0".split()
+    with subprocess.Popen([sys.executable, "-m", "pathmerge", *command], stderr=subprocess.PIPE) as running:
+        deadline = time.monotonic() + 120
+        while len(os.listdir()) == 1 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(os.listdir()) == 2
+        running.terminate()
+        assert running.wait(60) == 130
+    assert os.listdir() == ["p.jsonl"]
+    assert Path("p.jsonl").read_bytes() == before
 
 
 def test_no_traceback_reaches_the_user():

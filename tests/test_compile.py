@@ -11,7 +11,7 @@ from pathlib import Path
 import pathmerge
 
 PACKAGE = Path(pathmerge.__file__).parent
-ASK = "from pathmerge.kernels.compile import CACHE_DIRECTORY, COLD; print(CACHE_DIRECTORY, COLD)"
+ASK = "from pathmerge.kernels import compile as c; print(c.CACHE_DIRECTORY, c.is_compiled(1)); c.mark_compiled(1)"
 
 
 def ask(package: Path, cache: Path) -> list[str]:
@@ -25,10 +25,10 @@ def ask(package: Path, cache: Path) -> list[str]:
 def test_a_change_in_any_kernel_file_changes_the_cache(tmp_path: Path):
     copy = tmp_path / "copy" / "pathmerge"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    before, cold = ask(copy, tmp_path / "cache")
+    before, compiled = ask(copy, tmp_path / "cache")
     assert before.startswith(str(tmp_path / "cache"))
-    assert cold == "True"
-    assert ask(copy, tmp_path / "cache")[0] == before
+    assert compiled == "False"
+    assert ask(copy, tmp_path / "cache") == [before, "True"]
     seen = {before}
     for file in sorted((copy / "kernels").glob("*.py")):
         file.write_text(file.read_text() + "\n# changed\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import pickle
 import subprocess
 import sys
 
@@ -13,8 +15,11 @@ from conftest import every_distribution
 
 import pathmerge as pm
 from pathmerge.encodings.language import Language
+from pathmerge.kernels.fill import fill
+from pathmerge.kernels.workspace import Workspace, make_workspace
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
+from pathmerge.problems.draw import _empty_columns, _request
 
 KINDS = every_distribution(32)
 
@@ -140,6 +145,9 @@ def test_star_problem_count_is_exact():
         (lambda: pm.Balanced(input_size=128, label="best"), "label='best': must be one of path, vertex, soft"),  # pyright: ignore[reportArgumentType]
         (lambda: pm.Star(input_size=128, spokes=1), "spokes=1: must be a whole number in 2..40"),
         (lambda: pm.Star(input_size=128, spokes=5, lookahead=9), r"spokes=5: must be a whole number in 2..4 "),
+        (lambda: pm.Star(input_size=64, spokes=7, lookahead=500), "lookahead=500: must be a whole number in 1..9"),
+        (lambda: pm.Balanced(input_size=64, incoming="no"), "incoming='no': must be True or False"),  # pyright: ignore[reportArgumentType]
+        (lambda: pm.Naive(input_size=64).sample(10**15), "count=1000000000000000: does not fit into memory"),
         (lambda: pm.Star(input_size=128, lookahead=21), "lookahead=21: must be a whole number in 1..20"),
         (lambda: pm.DFS(input_size=128, backtrack=31), "backtrack=31: must be a whole number in 0..30"),
         (lambda: pm.DFS(input_size=13, backtrack=1), "backtrack=1: must be a whole number in 0..0"),
@@ -180,6 +188,42 @@ def test_feasible_pairs_are_those_of_the_definition():
         )
         pairs = {(f, b) for f, b, _ in pm.SelectionInference(input_size=size).cells()}
         assert pairs == set(oracles.feasible_pairs(size, "selection-inference"))
+
+
+@pytest.mark.parametrize("size", [11, 14, 199, 392, 512])
+def test_no_kernel_writes_beyond_its_workspace(size: int):
+    """Words before and after each scratch array must come through unchanged; at N=512 they once did not."""
+    margin, mark = 64, 77
+    for distribution in every_distribution(size):
+        ask, cells = _request(getattr(distribution, "symbolic", distribution))
+        plain = make_workspace(ask.vertices, len(ask.words))
+        whole = [np.full((array.shape[0] + 2 * margin, *array.shape[1:]), mark, array.dtype) for array in plain]
+        work = Workspace(*(array[margin:-margin] for array in whole))
+        fill(work, ask, cells, np.uint64(1), 0, 0, 0, np.zeros(1, np.uint64), _empty_columns(600, ask))
+        for name, array in zip(Workspace._fields, whole, strict=True):
+            assert (array[:margin] == mark).all(), (distribution.describe(), name)
+            assert (array[-margin:] == mark).all(), (distribution.describe(), name)
+
+
+@pytest.mark.parametrize("distribution", KINDS, ids=lambda d: d.describe())
+def test_batches_and_configs_can_be_pickled_and_copied(distribution: Distribution):
+    batch = distribution.sample(3, seed=1)
+    for again in (pickle.loads(pickle.dumps(batch)), copy.copy(batch), copy.deepcopy(batch)):
+        assert same(again, batch)
+    assert pickle.loads(pickle.dumps(distribution)) == distribution
+
+
+def test_rows_are_taken_as_a_stretch_of_the_stream():
+    batch = pm.Naive(input_size=32).sample(10, seed=1, first=5)
+    assert batch.take(slice(2, 4)).first == 7
+    with pytest.raises(ValueError, match="must be consecutive"):
+        batch.take(slice(0, 10, 2))
+
+
+def test_whole_numbers_of_numpy_are_numbers():
+    batch = pm.Balanced(input_size=np.int64(32), lookahead=np.int8(2)).sample(np.int32(3), seed=np.uint64(4))  # pyright: ignore[reportArgumentType]
+    assert same(batch, pm.Balanced(input_size=32, lookahead=2).sample(3, seed=4))
+    assert json.dumps(batch.distribution.to_dict())
 
 
 def test_an_empty_batch_is_a_batch():

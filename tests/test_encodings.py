@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
+
 import numpy as np
 import pytest
 
@@ -31,13 +34,17 @@ def changed(changes: dict[int, int]) -> list[int]:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (changed({1: 0}), r"tokens\[1\]=0: must be in 1..13"),
-        (changed({1: 14}), r"tokens\[1\]=14: must be in 1..13"),
+        (changed({1: 0}), r"tokens\[1\]=0: must be a whole number in 1..13"),
+        (changed({1: 14}), r"tokens\[1\]=14: must be a whole number in 1..13"),
         (changed({1: -3}), r"tokens\[1\]=-3"),
         ([8.5, *FIGURE], r"tokens\[0\]=8.5: must be a whole number"),
+        (["8", *FIGURE], r"tokens\[0\]='8': must be a whole number"),
+        ([None, *FIGURE], r"tokens\[0\]=None: must be a whole number"),
+        ([float("nan"), *FIGURE], r"tokens\[0\]=nan: must be a whole number"),
+        (repeat(12), "tokens: more than 32 given"),
         (FIGURE[1:], r"must be EDGE and two vertices"),
         (FIGURE[:-1], "must be QUERY"),
-        ([12] * 13 + FIGURE, "tokens: 33 given, must be at most input_size=32"),
+        ([12] * 13 + FIGURE, "tokens: more than 32 given, must be at most input_size=32"),
         (FIGURE[-4:], "tokens: 4 given, must be at least 5"),
         ([], "tokens: 0 given"),
         ([11, 12, *FIGURE], r"tokens\[0\]=EDGE \(11\): must be PAD"),
@@ -54,7 +61,7 @@ def changed(changes: dict[int, int]) -> list[int]:
         (changed({17: 9}), "goal"),
     ],
 )
-def test_malformed_search_tokens(tokens: list[int], message: str):
+def test_malformed_search_tokens(tokens: Iterable[int], message: str):
     with pytest.raises(ValueError, match=message) as caught:
         symbolic.parse(tokens, SEARCH)
     assert "\n" not in str(caught.value)
@@ -110,11 +117,14 @@ def edge_tokens(pairs: list[tuple[int, int]], kinds: list[int]) -> edges.EdgeTok
 @pytest.mark.parametrize(
     ("pairs", "kinds", "message"),
     [
-        ([(8, 3), (3, 6), (6, 8)], [1, 1, 1], "0 query tokens, must be exactly 1"),
+        ([(8, 3), (3, 6), (6, 8)], [1, 1, 1], "0 query tokens, must be 1"),
         ([(8, 3), (3, 6), (6, 8)], [1, 2, 2], "2 query tokens"),
         ([(8, 3), (3, 6), (6, 8)], [1, 9, 2], r"kind\[0, 1\]=9"),
-        ([(8, 30), (3, 6), (6, 8)], [1, 1, 2], r"pairs\[0, 0\]=\(8, 30\)"),
+        ([(8, 30), (3, 6), (6, 8)], [1, 1, 2], r"pairs\[0, 0\]=30: must be a whole number in 1..9"),
         ([(8, 3), (6, 3), (6, 8)], [1, 1, 2], "reach"),
+        ([(8, 3), (3, 6), (6, 8), (8, 8)], [1, 1, 2, 4], "1 current tokens, must be 0"),
+        ([(8, 3), (3, 6), (6, 8), (8, 3)], [1, 1, 2, 3], "1 step tokens, must be 0"),
+        ([(8, 3), (3, 6), (6, 8), (1, 0)], [1, 1, 2, 0], r"pairs\[0, 3\]=1: must be a whole number in 0..0"),
     ],
 )
 def test_malformed_edge_tokens(pairs: list[tuple[int, int]], kinds: list[int], message: str):
@@ -154,8 +164,8 @@ def test_the_answer_is_not_in_the_text_and_is_judged_as_a_whole():
     ("change", "message"),
     [
         (lambda t: [*t[:-13], *t[-12:]], "words, must be 12 for each sentence and 4 more"),
-        (lambda t: [*t, PAD], "tokens: 125 given, must be at most 124"),
-        (lambda t: [len(WORDS), *t[1:]], r"tokens\[0\]=64: must be in 0..63"),
+        (lambda t: [*t, PAD], "tokens: more than 124 given"),
+        (lambda t: [len(WORDS), *t[1:]], r"tokens\[0\]=64: must be a whole number in 0..63"),
         (lambda t: [*t[:-5], NUMBER[","], *t[-4:]], "must be 'Given <atom> , prove <atom> .'"),
         (lambda t: [*t[:-9], NUMBER["then"], *t[-8:]], "must be an atom"),
     ],

@@ -121,7 +121,7 @@ def test_a_pair_is_proved_disjoint_or_not(tmp_path: Path):
     guard = read_problems(tmp_path / "test.npz").held_out
     clean = pm.Balanced(input_size=32, lookahead=1).sample(400, seed=1, held_out=guard)
     assert clean.redraws.sum() > 0
-    write_problems(clean, tmp_path / "clean.npz", guard)
+    write_problems(clean, tmp_path / "clean.npz")
     write_problems(pm.Balanced(input_size=32, lookahead=1).sample(400, seed=1), tmp_path / "leaky.npz")
     test = read_problems(tmp_path / "test.npz")
 
@@ -185,7 +185,17 @@ def test_foreign_files_are_one_line(tmp_path: Path):
         ({"count": 7}, "has shape"),
         ({"distribution": {"name": "balance", "input_size": 32}}, "distribution='balance': must be one of"),
         ({"distribution": {"name": "naive", "input_size": 32, "depth": 3}}, "naive field='depth'"),
-        ({"key": {"seed": -1}}, "seed=-1"),
+        ({"key": {"seed": -1, "split": "train", "stream": 0}}, "seed=-1"),
+        ({"key": {"seed": 1}}, "the header is damaged: 'split'"),
+        ({"count": "5"}, "count='5'"),
+        ({"first": 1.5}, "first=1.5"),
+        ({"first": float("inf")}, "first=inf"),
+        ({"held_out": {}}, "the header is damaged: 'digest'"),
+        ({"held_out": 5}, "the header is damaged"),
+        (
+            {"distribution": {"name": "balanced", "input_size": 32, "incoming": "x"}},
+            "incoming='x': must be True or False",
+        ),
     ],
 )
 def test_damaged_headers_are_named(change: dict[str, object], message: str, tmp_path: Path):
@@ -197,6 +207,70 @@ def test_damaged_headers_are_named(change: dict[str, object], message: str, tmp_
     tampered(pm.Naive(input_size=32).sample(5), damage, path)
     with pytest.raises(ValueError, match=message):
         read_problems(path)
+
+
+def test_files_without_rows_are_right(tmp_path: Path):
+    for suffix in SUFFIXES:
+        write_problems(pm.Balanced(input_size=32).sample(0), tmp_path / f"p{suffix}")
+        assert verify(read_problems(tmp_path / f"p{suffix}")).right
+    batch = pm.Balanced(input_size=64).sample(3, seed=5)
+    guarded = pm.Balanced(input_size=64).sample(3, seed=5, held_out=HeldOut.of(batch.identity))
+    write_problems(guarded, tmp_path / "all redrawn.npz")
+    assert verify(read_problems(tmp_path / "all redrawn.npz")).right
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("label", 3.5),
+        ("start", "3"),
+        ("answers", [-1]),
+        ("answers", 3),
+        ("answers", [2, 2]),
+        ("answers", [True]),
+        ("identity", -1),
+        ("lookahead", 10**30),
+        ("tokens", [1.5] * 32),
+        ("tokens", [1]),
+        ("label", None),
+    ],
+)
+def test_values_of_another_kind_are_refused(name: str, value: object, tmp_path: Path):
+    path = tmp_path / "p.jsonl"
+    write_problems(pm.Balanced(input_size=32).sample(3), path)
+    header, row, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([header, json.dumps({**json.loads(row), name: value}), *rest]))
+    with pytest.raises(ValueError, match="file=") as caught:
+        read_problems(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_damaged_bytes_never_raise_anything_else(suffix: str, tmp_path: Path):
+    path = tmp_path / f"p{suffix}"
+    write_problems(pm.Naive(input_size=32).sample(20), path)
+    whole = bytearray(path.read_bytes())
+    rng = np.random.default_rng(1)
+    refusals: list[str] = []
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), 3):
+            damaged[place] = int(rng.integers(0, 256))
+        path.write_bytes(damaged)
+        try:
+            verify(read_problems(path))
+        except ValueError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 20
+    assert not any("\n" in line for line in refusals)
+
+
+def test_a_link_is_followed(tmp_path: Path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.npz").symlink_to(tmp_path / "real" / "p.npz")
+    write_problems(pm.Naive(input_size=32).sample(3), tmp_path / "link.npz")
+    assert (tmp_path / "link.npz").is_symlink()
+    assert len(read_problems(tmp_path / "real" / "p.npz")) == 3
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -154,8 +154,10 @@ def label_p_values(batch: Batch, label: oracle.Label, most: int) -> dict[str, fl
     shares: list[float] = []
     excess = dict.fromkeys(("paths", "children", "id"), 0.0)
     spread = dict.fromkeys(excess, 0.0)
-    several = batch.take(np.flatnonzero(batch.answers.sum(axis=1) > 1))
-    for problem, drawn in zip(problems_of(several), several.label.tolist(), strict=True):
+    several = (batch.answers.sum(axis=1) > 1).tolist()
+    for problem, drawn, open_question in zip(problems_of(batch), batch.label.tolist(), several, strict=True):
+        if not open_question:
+            continue
         children, _ = links(problem)
         paths = paths_to(children, problem.goal)
         if problem.task == "search" and len({paths[v] for v in children[problem.start]} - {0}) == 1:

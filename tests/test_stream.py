@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
+from concurrent.futures import Future
 from itertools import islice
 
 import numpy as np
@@ -106,6 +108,48 @@ def test_memory_does_not_grow():
         tracemalloc.stop()
     one_batch = 256 * (64 * 8 + 24 + 9 * 8)
     assert late - early < 2 * one_batch
+
+
+def test_an_error_while_waiting_loses_no_batch(monkeypatch: pytest.MonkeyPatch):
+    with Stream(pm.Naive(input_size=32), 8, seed=7, ahead=2) as stream:
+        first = next(stream)
+
+        def interrupt(_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Future, "result", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(stream)
+        assert stream.next_example == 8
+        second = next(stream)
+    assert np.array_equal(join([first, second], "tokens"), pm.Naive(input_size=32).sample(16, seed=7).tokens)
+
+
+def test_readers_on_several_threads_share_the_batches():
+    firsts: list[int] = []
+    with Stream(pm.Naive(input_size=32), 4, ahead=3) as stream:
+
+        def read() -> None:
+            firsts.extend(next(stream).source.first for _ in range(50))
+
+        readers = [threading.Thread(target=read) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+    assert sorted(firsts) == list(range(0, 800, 4))
+
+
+def test_a_closed_or_inherited_stream_says_so(monkeypatch: pytest.MonkeyPatch):
+    stream = Stream(pm.Naive(input_size=32), 4)
+    next(stream)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="another process's: make a new one with start=4"):
+        next(stream)
+    stream.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        next(stream)
 
 
 def test_threads_end_with_the_stream():

@@ -6,7 +6,9 @@ import contextlib
 import io
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import tyro
 
 from pathmerge.distributions import DISTRIBUTIONS
 from pathmerge.errors import check_choice, check_range
+from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.distribution import Distribution
 from pathmerge.rng import Split
 
@@ -68,8 +71,10 @@ def sample(distribution: Distribution, options: SampleOptions) -> int:
         check_output("picture", options.picture, (".png", ".svg"))
     held_out: HeldOut | None = None
     if options.held_out is not None:
-        held_out = read_problems(options.held_out).held_out
-    _announce_compilation()
+        held_out = read_problems(options.held_out, "held_out").held_out
+        if options.out is not None and options.out.resolve() == options.held_out.resolve():
+            raise ValueError(f"out={str(options.out)!r}: must not be the held-out file itself")
+    _announce_compilation(distribution)
     with _progress("drawing", options.count, long=options.count > NOT_LONG) as advance:
         batch = distribution.sample(
             options.count,
@@ -83,7 +88,7 @@ def sample(distribution: Distribution, options: SampleOptions) -> int:
         )
     # Files first: a reader of the output who goes away early (`| head`) must not cost them.
     if options.out is not None:
-        write_problems(batch, options.out, held_out)
+        write_problems(batch, options.out)
     pictured = min(len(batch), MOST_PICTURED)
     if options.picture is not None:
         from pathmerge.pictures import save
@@ -113,8 +118,8 @@ def verify(file: Annotated[Path, tyro.conf.Positional], held_out: Path | None = 
     from pathmerge.verify import verify as judge
 
     problems = read_problems(file)
-    held = None if held_out is None else read_problems(held_out)
-    _announce_compilation()
+    held = None if held_out is None else read_problems(held_out, "held_out")
+    _announce_compilation(problems.distribution)
     with _progress("judging", len(problems), long=len(problems) > 1000) as advance:
         verdict = judge(problems, held, advance)
     show.print_verdict(problems, verdict)
@@ -130,7 +135,7 @@ def gallery(folder: Annotated[Path, tyro.conf.Positional] = Path("docs"), check:
     """
     from pathmerge.gallery import stale, write_gallery
 
-    _announce_compilation()
+    _announce_compilation(Balanced(input_size=64))
     if check:
         old = stale(folder)
         for name in old:
@@ -141,11 +146,14 @@ def gallery(folder: Annotated[Path, tyro.conf.Positional] = Path("docs"), check:
     return 0
 
 
-def _announce_compilation() -> None:
-    from pathmerge.kernels.compile import COLD
+def _announce_compilation(distribution: Distribution) -> None:
+    from pathmerge.kernels.compile import is_compiled
 
-    if COLD:
-        print("compiling the generators, once for this machine: about half a minute", file=sys.stderr, flush=True)
+    words = (distribution.layout.max_vertices + 63) // 64
+    if not is_compiled(words):
+        sizes = ("up to 199", "200 to 391", "from 392 on")[words - 1]
+        line = f"compiling the generators for input sizes {sizes}, once for this machine: about half a minute"
+        print(line, file=sys.stderr, flush=True)
 
 
 def _sampler(kind: type[Distribution]) -> Callable[..., int]:
@@ -179,6 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"pathmerge {__version__}")
         return 0
+    _settle_terminal()
     commands, program = COMMANDS, "pathmerge"
     if args and args[0] in SUBCOMMANDS:
         commands, program = SUBCOMMANDS[args[0]], f"pathmerge {args[0]}"
@@ -187,16 +196,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args and not args[0].startswith("-"):
             check_choice("command", args[0], tuple(commands))
         return _parse(commands, program, args)()
-    except (ValueError, MemoryError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        print(f"{program}: interrupted; nothing was written", file=sys.stderr)
+        print(f"{program}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Nobody reads on. What is still in the buffer must not raise again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (ValueError, OSError, MemoryError) as error:
+        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _settle_terminal() -> None:
+    """Print what the terminal's encoding has no sign for as "?", and end on SIGTERM and SIGHUP as on Ctrl-C, so that no
+    half-written file stays behind."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), stop)
 
 
 def _parse(commands: dict[str, Callable[..., int]], program: str, args: list[str]) -> Callable[[], int]:
@@ -234,15 +259,21 @@ def _one_line(box: str) -> str:
     """What tyro says in a box, as one line without the advice below it."""
     parts: list[str] = []
     for line in box.splitlines():
-        text = line.strip("╭╮╰╯│─ \t")
+        if re.search(r"[─-]{4,}", line):
+            continue
+        text = line.strip("│| \t")
         if text.startswith(("Argument helptext", "For full helptext", "Perhaps you meant", "Similar options")):
             break
-        if text and not (line.startswith(("╭", "╰")) and not parts and "─" in line):
+        if text:
             parts.append(text)
+    line = " ".join(parts)
     line = re.sub(
-        r"Error parsing (\S+): invalid literal for int\(\) with base 10: ('.*')",
-        r"\1=\2: must be a whole number",
-        " ".join(parts),
+        r"Error parsing (\S+): invalid literal for int.* base 10: (.*)", r"\1=\2: must be a whole number", line
+    )
+    line = re.sub(
+        r"Error parsing (\S+): no type matching \S+INT could be instantiated from \[(.*?)\].*",
+        r"\1=\2: must be a whole number, or None",
+        line,
     )
     return f"{line.rstrip('.')}; --help lists what is allowed"
 

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Any
 
 
-def check_range(field: str, value: object, low: int, high: int, why: str = "") -> None:
-    """Raise unless `value` is a whole number in low..high; `why` says where the bound comes from."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        allowed = f"a whole number in {low}..{high}" if low <= high else "nothing is possible"
-        raise ValueError(f"{field}={value!r}: must be {allowed}{f' ({why})' if why else ''}")
+def whole(field: str, value: Any) -> int:
+    """The value as an int if it is a whole number of any library; floats, text and truth values are not."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{field}={value!r}: must be a whole number") from None
+
+
+def check_range(field: str, value: Any, low: int, high: int, why: str = "") -> int:
+    """The value as an int; raises unless it is a whole number in low..high; `why` says where the bound comes from."""
+    allowed = f"must be a whole number in {low}..{high}" if low <= high else "no value is possible"
+    reason = f" ({why})" if why else ""
+    try:
+        number = whole(field, value)
+    except ValueError:
+        raise ValueError(f"{field}={value!r}: {allowed}{reason}") from None
+    if not low <= number <= high:
+        raise ValueError(f"{field}={number}: {allowed}{reason}")
+    return number
 
 
 def check_choice(field: str, value: object, allowed: Sequence[str]) -> None:
@@ -19,6 +37,11 @@ def check_choice(field: str, value: object, allowed: Sequence[str]) -> None:
         near = get_close_matches(str(value), allowed, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise ValueError(f"{field}={value!r}: must be one of {', '.join(allowed)}{hint}")
+
+
+def check_flag(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{field}={value!r}: must be True or False")
 
 
 class DrawError(ValueError):

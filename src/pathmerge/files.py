@@ -12,10 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
-import zipfile
+import secrets
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,12 @@ from typing import Any
 import numpy as np
 
 from pathmerge.distributions import distribution_from_dict
+from pathmerge.encodings.language import ATOM_WIDTH
+from pathmerge.errors import check_range
 from pathmerge.heldout import HeldOut
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
-from pathmerge.rng import Key
+from pathmerge.rng import MAX_INDEX, Key
 
 FORMAT = "pathmerge problems"
 VERSION = 1
@@ -58,8 +59,11 @@ def check_output(field: str, path: Path, suffixes: tuple[str, ...] = SUFFIXES) -
     """Raise, before any work is done, if a file could not be written there; `field` is what the user called it."""
     if path.suffix not in suffixes:
         raise ValueError(f"{field}={str(path)!r}: the name must end in one of {', '.join(suffixes)}")
-    if path.is_dir():
-        raise ValueError(f"{field}={str(path)!r}: is a directory, must be a file")
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{field}={str(path)!r}: is there and is not a file")
+    except OSError as error:
+        raise ValueError(f"{field}={str(path)!r}: {error.strerror}") from None
     check_folder(field, path.parent)
 
 
@@ -72,22 +76,22 @@ def check_folder(field: str, folder: Path) -> None:
 
 
 @contextmanager
-def written_whole(path: Path) -> Generator[Path]:
-    """Give a temporary name beside `path`; rename it when the block ends well, remove it otherwise."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-        os.close(handle)
-    except OSError as error:
-        raise ValueError(f"out={str(path)!r}: {error.strerror}") from None
-    temporary = Path(name)
+def written_whole(path: Path, field: str = "out") -> Generator[Path]:
+    """Give a temporary name beside `path`; rename it when the block ends well, remove it otherwise.
+
+    A link is followed: what it points to is replaced, not the link.
+    """
+    place = path.resolve()
+    temporary = place.parent / f".pathmerge-{secrets.token_hex(8)}{place.suffix}"
     try:
         yield temporary
         os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        os.replace(temporary, place)
     except OSError as error:
-        raise ValueError(f"out={str(path)!r}: {error.strerror or error}") from None
+        raise ValueError(f"{field}={str(path)!r}: {error.strerror or error}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _umask() -> int:
@@ -101,11 +105,11 @@ def digest(held_out: HeldOut) -> str:
     return hashlib.sha256(held_out.identities.astype("<u8").tobytes()).hexdigest()[:16]
 
 
-def make_header(batch: Batch, held_out: HeldOut | None = None) -> dict[str, Any]:
+def make_header(batch: Batch) -> dict[str, Any]:
     """Everything needed to draw the batch again, and to read it."""
     from pathmerge import __version__
 
-    layout = batch.distribution.layout
+    layout, held_out = batch.distribution.layout, batch.held_out
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -121,10 +125,11 @@ def make_header(batch: Batch, held_out: HeldOut | None = None) -> dict[str, Any]
     }
 
 
-def write_problems(batch: Batch, path: Path, held_out: HeldOut | None = None) -> None:
+def write_problems(batch: Batch, path: Path | str) -> None:
     """Write a batch; the suffix of `path` chooses the format."""
+    path = Path(path)
     check_output("out", path)
-    header = json.dumps(make_header(batch, held_out))
+    header = json.dumps(make_header(batch))
     columns = {name: column.astype(_TYPES.get(name, np.int16)) for name, column in batch.to_columns().items()}
     with written_whole(path) as temporary:
         match path.suffix:
@@ -161,12 +166,14 @@ def _write_jsonl(path: Path, header: str, columns: dict[str, np.ndarray]) -> Non
             file.write(json.dumps(values) + "\n")
 
 
-def read_problems(path: Path) -> ProblemFile:
+def read_problems(path: Path | str, field: str = "file") -> ProblemFile:
     """Read a problem file and check that it is one: format, version, columns and shapes; not its content."""
+    path = Path(path)
+    name = f"{field}={str(path)!r}"
     if not path.is_file():
-        raise ValueError(f"file={str(path)!r}: no such file")
+        raise ValueError(f"{name}: no such file")
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"file={str(path)!r}: the name must end in one of {', '.join(SUFFIXES)}")
+        raise ValueError(f"{name}: the name must end in one of {', '.join(SUFFIXES)}")
     readers: dict[str, Callable[[Path], tuple[Any, dict[str, np.ndarray]]]] = {
         ".npz": _read_npz,
         ".parquet": _read_parquet,
@@ -174,15 +181,13 @@ def read_problems(path: Path) -> ProblemFile:
     }
     try:
         header, columns = readers[path.suffix](path)
-    except _UNREADABLE as error:
+    except Exception as error:  # whatever zip, zlib, numpy, arrow or json make of foreign bytes
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
-            f"file={str(path)!r}: cannot be read as a problem file, foreign or truncated ({reason})"
-        ) from None
-    return _checked(path, header, columns)
-
-
-_UNREADABLE = (OSError, EOFError, KeyError, ValueError, TypeError, IndexError, AttributeError, zipfile.BadZipFile)
+        raise ValueError(f"{name}: cannot be read as a problem file, foreign or damaged ({reason})") from None
+    try:
+        return _checked(path, header, columns)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _read_npz(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
@@ -209,40 +214,69 @@ def _read_jsonl(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
     with path.open(encoding="utf-8") as file:
         header = json.loads(file.readline())["header"]
         rows = [json.loads(line) for line in file]
-    width = distribution_from_dict(header["distribution"]).layout.vocabulary_size
+    distribution = distribution_from_dict(header["distribution"])
     columns: dict[str, np.ndarray] = {}
-    for name in rows[0] if rows else ():
+    for name, shape in _column_shapes(distribution, len(rows)).items():
+        values = [row[name] for row in rows]
         if name == "answers":
-            columns[name] = np.zeros((len(rows), width), np.bool_)
-            for i, row in enumerate(rows):
-                columns[name][i, row[name]] = True
-        else:
-            columns[name] = np.array([row[name] for row in rows], _TYPES.get(name, np.int64))
+            values = [_mark(row, distribution.layout.vocabulary_size) for row in values]
+        _only_whole_numbers(name, values)
+        kind = _TYPES.get(name, np.int64)
+        columns[name] = np.array(values, kind) if rows else np.zeros(shape, kind)
     return header, columns
 
 
-def _checked(path: Path, header: Any, columns: dict[str, np.ndarray]) -> ProblemFile:
-    def wrong(what: str) -> ValueError:
-        return ValueError(f"file={str(path)!r}: {what}")
+def _mark(vertices: Any, width: int) -> list[bool]:
+    """A list of vertices as truth values."""
+    if not isinstance(vertices, list) or len(set(vertices)) != len(vertices):
+        raise ValueError(f"answers={vertices!r}: must be a list of different vertices")
+    marks = [False] * width
+    for vertex in vertices:
+        marks[check_range("answers", vertex, 1, width - 1)] = True
+    return marks
 
+
+def _only_whole_numbers(name: str, values: Any) -> None:
+    if isinstance(values, list):
+        for value in values:
+            _only_whole_numbers(name, value)
+    elif not isinstance(values, int):
+        raise ValueError(f"{name}={values!r}: must be a whole number")
+
+
+def _column_shapes(distribution: Distribution, count: int) -> dict[str, tuple[int, ...]]:
+    """The columns that a file of this many problems must have."""
+    single = ("label", *distribution.columns, "start", "goal", "current", "identity", "redraws")
+    shapes: dict[str, tuple[int, ...]] = {
+        "tokens": (count, distribution.width),
+        "answers": (count, distribution.layout.vocabulary_size),
+        **dict.fromkeys(single, (count,)),
+    }
+    if distribution.name == "language":
+        shapes |= {"atoms": (count, distribution.layout.max_vertices + 1), "label_tokens": (count, ATOM_WIDTH)}
+    return shapes
+
+
+def _checked(path: Path, header: Any, columns: dict[str, np.ndarray]) -> ProblemFile:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise wrong(f"not a problem file: the header's format must be {FORMAT!r}")
-    if header.get("version") != VERSION:
-        raise wrong(f"version={header.get('version')!r}: this pathmerge reads version {VERSION}")
+        raise ValueError(f"not a problem file: the header's format must be {FORMAT!r}")
+    if header.get("version") is True or header.get("version") != VERSION:
+        raise ValueError(f"version={header.get('version')!r}: this pathmerge reads version {VERSION}")
     try:
         distribution = distribution_from_dict(header["distribution"])
-        key = Key(**header["key"])
-        first, count = int(header["first"]), int(header["count"])
+        key = Key(seed=header["key"]["seed"], split=header["key"]["split"], stream=header["key"]["stream"])
+        first = check_range("first", header["first"], 0, MAX_INDEX)
+        count = check_range("count", header["count"], 0, MAX_INDEX)
+        held_out = header["held_out"]
+        if held_out is not None and not isinstance(held_out["digest"], str):
+            raise TypeError("held_out has no digest")
     except (KeyError, TypeError, ValueError) as error:
-        raise wrong(f"the header is damaged: {error}") from None
-    wanted = {"tokens": (count, distribution.width), "answers": (count, distribution.layout.vocabulary_size)}
-    names = ("tokens", "label", "answers", *distribution.columns, "start", "goal", "current", "identity", "redraws")
-    for name in (*names, "atoms") if distribution.name == "language" else names:
+        raise ValueError(f"the header is damaged: {error}") from None
+    for name, shape in _column_shapes(distribution, count).items():
         if name not in columns:
-            raise wrong(f"the column {name!r} is missing")
-        shape = wanted.get(name, (count, distribution.layout.max_vertices + 1) if name == "atoms" else (count,))
+            raise ValueError(f"the column {name!r} is missing")
+        if not isinstance(columns[name], np.ndarray) or columns[name].dtype.kind not in "biu":
+            raise ValueError(f"the column {name!r} must hold whole numbers")
         if columns[name].shape != shape:
-            raise wrong(f"the column {name!r} has shape {columns[name].shape}, the header says {shape}")
-        if columns[name].dtype.kind not in "biu":
-            raise wrong(f"the column {name!r} has type {columns[name].dtype}, must be whole numbers")
+            raise ValueError(f"the column {name!r} has shape {columns[name].shape}, the header says {shape}")
     return ProblemFile(path=path, header=header, distribution=distribution, key=key, first=first, columns=columns)

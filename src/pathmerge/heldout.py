@@ -20,13 +20,14 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import UInt64
 
-from pathmerge.errors import check_range
+from pathmerge.errors import check_range, whole
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
 from pathmerge.rng import MAX_STREAM, Split
 
 LARGEST_SHARE = 0.05
 _CENSUS_STREAM = MAX_STREAM
+_CENSUS_CHUNK = 2**17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,8 @@ class HeldOut:
         return HeldOut(np.union1d(self.identities, other.identities), self.cells + other.cells)
 
     def __contains__(self, identity: int) -> bool:
+        if not 0 < identity < 2**64:
+            return False
         at = np.searchsorted(self.identities, np.uint64(identity))
         return bool(at < len(self) and self.identities[at] == np.uint64(identity))
 
@@ -91,7 +94,11 @@ class HeldOut:
     @classmethod
     def of(cls, identities: Iterable[int] | np.ndarray) -> HeldOut:
         """From hashes, for instance the `identity` column of a file."""
-        return cls(np.unique(np.asarray(identities, np.uint64)))
+        found = identities if isinstance(identities, np.ndarray) else [whole("identity", i) for i in identities]
+        hashes = np.asarray(found)
+        if hashes.size and hashes.dtype.kind not in "iu":
+            raise ValueError(f"identities: have type {hashes.dtype}, must be whole numbers")
+        return cls(np.unique(hashes.astype(np.uint64)))
 
 
 def hold_out(
@@ -139,12 +146,17 @@ def _hold_out_cell(cell: Distribution, count: int, seed: int, split: Split, thre
 
 def _census(cell: Distribution, enough: int, seed: int, split: Split, threads: int | None) -> np.ndarray:
     """Draws of a cell until `enough` distinct problems were met, or until new draws hardly meet new ones."""
+    problems = getattr(cell, "symbolic", cell)  # the sentences of a language problem are not needed to count it
     met = np.zeros(0, np.uint64)
     distinct = 0
     while True:
-        drawn = max(2 * enough, 4096)
-        batch = cell.sample(drawn, seed=seed, split=split, stream=_CENSUS_STREAM, first=len(met), threads=threads)
-        met = np.concatenate([met, batch.identity])
-        before, distinct = distinct, len(np.unique(met))
-        if distinct >= enough or distinct - before < drawn // 100:
+        before, until = distinct, len(met) + max(2 * enough, 4096)
+        while len(met) < until:
+            drawn = min(_CENSUS_CHUNK, until - len(met))
+            batch = problems.sample(
+                drawn, seed=seed, split=split, stream=_CENSUS_STREAM, first=len(met), threads=threads
+            )
+            met = np.concatenate([met, batch.identity])
+        distinct = len(np.unique(met))
+        if distinct >= enough or distinct - before < max(2 * enough, 4096) // 100:
             return met

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pathmerge.errors import check_choice, check_range
+
 Task = Literal["search", "dfs", "selection", "inference"]
 TASKS: tuple[Task, ...] = ("search", "dfs", "selection", "inference")
 MAX_INPUT_SIZE = 512
@@ -26,14 +28,9 @@ class Layout:
     task: Task = "search"
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ValueError(f"task={self.task!r}: must be one of {', '.join(TASKS)}")
+        check_choice("task", self.task, TASKS)
         low = SMALLEST_INPUT_SIZE[self.task]
-        if not isinstance(self.input_size, int) or not low <= self.input_size <= MAX_INPUT_SIZE:
-            raise ValueError(
-                f"input_size={self.input_size!r}: must be a whole number in {low}..{MAX_INPUT_SIZE} "
-                f"for the task {self.task!r}"
-            )
+        check_range("input_size", self.input_size, low, MAX_INPUT_SIZE, f"task {self.task}")
 
     @property
     def max_vertices(self) -> int:

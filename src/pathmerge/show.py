@@ -70,8 +70,8 @@ def describe_tokens(batch: Batch, row: int) -> str:
 
 def _console() -> Console:
     """Wide when written to a file or a pipe, so that no line is cut there."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=160)
+    console = Console(highlight=False, markup=False, emoji=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=160)
 
 
 def print_table(batch: Batch, count: int) -> None:

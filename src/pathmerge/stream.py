@@ -9,6 +9,8 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -105,6 +107,9 @@ class Stream:
         self._ahead = ahead
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="pathmerge-stream")
         self._pending: deque[Future[TensorBatch]] = deque()
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._closed = False
 
     def _make(self, first: int) -> TensorBatch:
         batch = self.distribution.sample(
@@ -122,12 +127,19 @@ class Stream:
         return self
 
     def __next__(self) -> TensorBatch:
+        if self._closed or os.getpid() != self._process:
+            what = "closed" if self._closed else "another process's"
+            raise RuntimeError(f"this stream is {what}: make a new one with start={self.next_example}")
+        with self._lock:
+            return self._take()
+
+    def _take(self) -> TensorBatch:
         while len(self._pending) < self._ahead:
-            self._pending.append(self._pool.submit(self._make, self._made))
-            self._made += self.size
-        batch = self._pending.popleft().result()
-        self._pending.append(self._pool.submit(self._make, self._made))
-        self._made += self.size
+            self._submit()
+        # Taken off the queue only once it is there: an interrupt or an error while waiting loses nothing.
+        batch = self._pending[0].result()
+        self._pending.popleft()
+        self._submit()
         self.next_example += self.size
         redraws = batch.source.redraws
         if redraws.any():
@@ -136,8 +148,13 @@ class Stream:
                 self.hits[int(a), int(b), int(c)] += int(redraws[row])
         return batch
 
+    def _submit(self) -> None:
+        self._pending.append(self._pool.submit(self._make, self._made))
+        self._made += self.size
+
     def close(self) -> None:
         """End the threads; batches not handed out are dropped."""
+        self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._pending.clear()
 

@@ -132,7 +132,8 @@ def _regenerate(file: ProblemFile, held_out: ProblemFile | None) -> list[Check]:
     for name, column in again.to_columns().items():
         check = Check(f"{name} as drawn from the key", asked=len(rows), note=note)
         given = file.columns[name]
-        differs = (given[rows] != column[rows]).reshape(len(rows), -1).any(1)
+        differs = (given != column)[rows]
+        differs = differs.any(1) if differs.ndim == 2 else differs
         check.failed = int(differs.sum())
         if check.failed:
             row = int(rows[np.flatnonzero(differs)[0]])

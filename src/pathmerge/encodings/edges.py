@@ -9,11 +9,13 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int64
 
+from pathmerge.errors import check_range
 from pathmerge.layout import Layout, Task
 from pathmerge.oracle import violations
 from pathmerge.problems.batch import Batch
@@ -85,34 +87,57 @@ def _encode_region(region: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.n
 
 def decode(tokens: EdgeTokens, layout: Layout, row: int, *, current: int | None = None) -> Problem:
     """The problem of one row, judged as `symbolic.parse` judges; `current` as there."""
-    pairs = [(int(u), int(v)) for u, v in tokens.pairs[row]]
-    kinds = [int(k) for k in tokens.kind[row]]
-    for i, (kind, pair) in enumerate(zip(kinds, pairs, strict=True)):
-        if not PAD <= kind <= CURRENT:
-            raise ValueError(f"kind[{row}, {i}]={kind}: must be in {PAD}..{CURRENT}")
-        if kind != PAD and not all(1 <= v <= layout.max_vertices for v in pair):
-            raise ValueError(f"pairs[{row}, {i}]={pair}: must be two vertices in 1..{layout.max_vertices}")
-
-    def of_kind(kind: int) -> tuple[tuple[int, int], ...]:
-        return tuple(pair for k, pair in zip(kinds, pairs, strict=True) if k == kind)
-
-    if len(of_kind(QUERY)) != 1:
-        raise ValueError(f"kind[{row}]: {len(of_kind(QUERY))} query tokens, must be exactly 1")
-    ((goal, start),) = of_kind(QUERY)
-    steps, ends = of_kind(STEP), of_kind(CURRENT)
+    if tokens.pairs.shape != (*tokens.kind.shape, 2):
+        raise ValueError(f"pairs: have shape {tokens.pairs.shape}, must be {(*tokens.kind.shape, 2)} as kind says")
+    most = layout.max_vertices
+    of_kind: dict[int, list[tuple[int, int]]] = {kind: [] for kind in range(CURRENT + 1)}
+    for i, ((u, v), kind) in enumerate(zip(tokens.pairs[row], tokens.kind[row], strict=True)):
+        low, high = (0, 0) if kind == PAD else (1, most)
+        ends = [check_range(f"pairs[{row}, {i}]", end, low, high) for end in (u, v)]
+        of_kind[check_range(f"kind[{row}, {i}]", kind, PAD, CURRENT)].append((ends[0], ends[1]))
+    for kind, name, allowed in (
+        (QUERY, "query", (1,)),
+        (STEP, "step", (0,) if layout.task == "search" else range(layout.max_edges)),
+        (CURRENT, "current", (0, 1) if layout.task in ("selection", "inference") else (0,)),
+    ):
+        if len(of_kind[kind]) not in allowed:
+            raise ValueError(f"kind[{row}]: {len(of_kind[kind])} {name} tokens, must be {_span(allowed)}")
+    ((goal, start),) = of_kind[QUERY]
     task: Task = layout.task
-    visited: tuple[int, ...] = ()
+    visited: list[int] = []
+    steps = of_kind[STEP]
     if task == "dfs":
-        visited = (start, *(v for _, v in steps))
-        if any(u != w for (u, _), w in zip(steps, visited, strict=False)):
-            raise ValueError(f"pairs[{row}]: steps {steps} do not form one trace from start {start}")
-        steps = ()
+        visited, steps = _chain(start, steps), []
     elif task != "search":
-        task = "inference" if ends else "selection"
-        current = ends[0][0] if ends else current
+        task = "inference" if of_kind[CURRENT] else "selection"
+        for c, d in of_kind[CURRENT]:
+            if c != d:
+                raise ValueError(f"pairs[{row}]: current token ({c}, {d}), must be the same vertex twice")
+            current = c
     problem = Problem(
-        task, of_kind(EDGE), start, goal, visited, steps, current if task != "search" and task != "dfs" else None
+        task,
+        tuple(of_kind[EDGE]),
+        start,
+        goal,
+        tuple(visited),
+        tuple(steps),
+        current if task in ("selection", "inference") else None,
     )
-    for violation in violations(problem, Layout(layout.input_size, problem.task)):
+    for violation in violations(problem, Layout(layout.input_size, task)):
         raise ValueError(violation)
     return problem
+
+
+def _span(allowed: Sequence[int]) -> str:
+    return str(allowed[0]) if len(allowed) == 1 else f"{allowed[0]}..{allowed[-1]}"
+
+
+def _chain(start: int, steps: list[tuple[int, int]]) -> list[int]:
+    """The trace that steps make, in whatever order they come."""
+    follow = dict(steps)
+    trace = [start]
+    while trace[-1] in follow:
+        trace.append(follow.pop(trace[-1]))
+    if follow or len(trace) != len(steps) + 1:
+        raise ValueError(f"steps: {steps} do not form one trace from start {start}")
+    return trace

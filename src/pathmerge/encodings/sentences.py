@@ -24,6 +24,7 @@ from pathmerge.encodings.language import (
     Language,
     text_width,
 )
+from pathmerge.errors import check_range
 from pathmerge.layout import Layout
 from pathmerge.oracle import violations
 from pathmerge.problems.batch import Batch
@@ -71,8 +72,8 @@ class LanguageBatch(Batch):
     def to_columns(self) -> dict[str, np.ndarray]:
         return {**super().to_columns(), "label_tokens": self.label_tokens, "atoms": self.atoms}
 
-    def take(self, rows: Any) -> LanguageBatch:
-        return replace(self, **self._columns_at(rows), symbolic=self.symbolic.take(rows))
+    def take(self, rows: slice) -> LanguageBatch:
+        return replace(self, **self._at(rows), symbolic=self.symbolic.take(rows))
 
 
 def encode(language: Language, symbolic: Batch) -> LanguageBatch:
@@ -112,13 +113,18 @@ def _write(symbolic: Batch, atoms: np.ndarray) -> np.ndarray:
     return np.concatenate([graph, query, np.full((count, ATOM_WIDTH), BLANK)], axis=1)
 
 
-def to_text(tokens: Iterable[int]) -> str:
+def to_text(tokens: Iterable[Any]) -> str:
     """Tokens as a line of text, padding left out."""
     return " ".join(WORDS[int(t)] for t in tokens if int(t) != PAD)
 
 
 def render(problem: Problem, atoms: Mapping[int, int], input_size: int) -> list[int]:
     """The text of one search problem, `atoms` giving each vertex its atom's number; the answer's region is blank."""
+
+    for violation in violations(problem, Layout(input_size)):
+        raise ValueError(violation)
+    for vertex in problem.vertices:
+        check_range(f"atoms[{vertex}]", atoms.get(vertex), 0, ATOM_COUNT - 1)
 
     def atom(v: int) -> list[int]:
         return [int(t) for t in atom_tokens(np.array(atoms[v]))]
@@ -135,21 +141,18 @@ def render(problem: Problem, atoms: Mapping[int, int], input_size: int) -> list[
 
 
 def parse(
-    tokens: Iterable[int], input_size: int, atoms: Mapping[int, int] | None = None
+    tokens: Iterable[Any], input_size: int, atoms: Mapping[int, int] | None = None
 ) -> tuple[Problem, dict[int, int]]:
     """The problem a text tells, and the atom of each vertex. What is written in the answer's region is ignored.
 
     Without `atoms` (vertex to atom number) vertices are numbered 1, 2, ... as they first appear.
     """
     words: list[str] = []
+    most = text_width(input_size)
     for i, token in enumerate(tokens):
-        if not 0 <= int(token) < len(WORDS):
-            raise ValueError(f"tokens[{i}]={int(token)}: must be in 0..{len(WORDS) - 1}")
-        words.append(WORDS[int(token)])
-    if len(words) > text_width(input_size):
-        raise ValueError(
-            f"tokens: {len(words)} given, must be at most {text_width(input_size)} at input_size={input_size}"
-        )
+        if i == most:
+            raise ValueError(f"tokens: more than {most} given, must be at most that at input_size={input_size}")
+        words.append(WORDS[check_range(f"tokens[{i}]", token, 0, len(WORDS) - 1)])
     at = 0
     while at < len(words) and words[at] == "<pad>":
         at += 1

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pathmerge.errors import check_range
 from pathmerge.layout import Layout
 from pathmerge.oracle import violations
 from pathmerge.problems.problem import Problem
 
 
 def render(problem: Problem, layout: Layout, slots: Sequence[int] | None = None) -> list[int]:
-    """Tokens of a problem, edges in its order. `slots`: a depth-first trace with filler (0), else standard padding."""
+    """Tokens of a problem, edges in its order. `slots`: a depth-first trace with filler (0), else standard padding.
+
+    A problem that is not well-formed or does not fit is refused.
+    """
+    for violation in violations(problem, Layout(layout.input_size, problem.task)):
+        raise ValueError(violation)
     path = layout.path
     match problem.task:
         case "search":
@@ -81,14 +87,9 @@ def _token_names(layout: Layout):  # noqa: ANN202
 def _check_tokens(tokens: Iterable[int], layout: Layout) -> list[int]:
     row: list[int] = []
     for i, token in enumerate(tokens):
-        if isinstance(token, float) and token != int(token):
-            raise ValueError(f"tokens[{i}]={token!r}: must be a whole number")
-        value = int(token)
-        if not 1 <= value <= layout.query:
-            raise ValueError(f"tokens[{i}]={value}: must be in 1..{layout.query} at input_size={layout.input_size}")
-        row.append(value)
-    if len(row) > layout.input_size:
-        raise ValueError(f"tokens: {len(row)} given, must be at most input_size={layout.input_size}")
+        if i == layout.input_size:
+            raise ValueError(f"tokens: more than {i} given, must be at most input_size={layout.input_size}")
+        row.append(check_range(f"tokens[{i}]", token, 1, layout.query, f"at input_size={layout.input_size}"))
     return row
 
 

@@ -10,11 +10,12 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
-import getpass
+import contextlib
 import hashlib
 import os
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ def _cache_directory() -> str:
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())
     name = f"kernels-{digest.hexdigest()[:16]}"
-    home = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    for base in (Path(home) / "pathmerge", Path(tempfile.gettempdir()) / f"pathmerge-{getpass.getuser()}"):
+    home = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
+    for base in (Path(home, "pathmerge"), Path(tempfile.gettempdir(), f"pathmerge-{user}")):
         try:
             (base / name).mkdir(parents=True, exist_ok=True)
             if os.access(base / name, os.W_OK):
@@ -41,8 +43,20 @@ def _cache_directory() -> str:
 
 
 CACHE_DIRECTORY = _cache_directory()
-COLD = not any(Path(CACHE_DIRECTORY).rglob("*.nbc"))
-"""Whether nothing was compiled before: the first draw will then take about half a minute."""
+
+
+def is_compiled(words: int) -> bool:
+    """Whether the generators for bit sets of so many words were compiled before; if not, that takes half a minute."""
+    return Path(CACHE_DIRECTORY, f"{words}-words").exists()
+
+
+@cache
+def mark_compiled(words: int) -> None:
+    """Remember it for the next process; a cache that cannot be written to is only slower."""
+    with contextlib.suppress(OSError):
+        Path(CACHE_DIRECTORY, f"{words}-words").touch()
+
+
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 

@@ -48,8 +48,9 @@ class Workspace(NamedTuple):
 
 
 def make_workspace(vertices: int, words: int) -> Workspace:
-    most_edges = 5 * vertices + 16
-    line = most_edges + 2 * vertices + 16
+    """Room for any graph: selection-inference may have several times as many edges before it trims them."""
+    most_edges = vertices * (vertices + 1) // 2 + 1
+    line = 3 * vertices + 16
     return Workspace(
         rng=np.zeros(STATE_WORDS, np.uint64),
         out=np.zeros((vertices + 2, words), np.uint64),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pathmerge.errors import check_range
+from pathmerge.errors import check_flag, check_range
 from pathmerge.problems.distribution import Cell, SearchDistribution
 
 
@@ -31,6 +31,7 @@ class Balanced(SearchDistribution):
         for field in ("lookahead", "max_lookahead"):
             if getattr(self, field) is not None:
                 check_range(field, getattr(self, field), 1, most, why)
+        check_flag("incoming", self.incoming)
         if self.lookahead is not None and self.max_lookahead is not None:
             raise ValueError(
                 f"max_lookahead={self.max_lookahead}: must be left out when lookahead={self.lookahead} is given"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64, UInt64
 
 from pathmerge.problems.distribution import Distribution
 from pathmerge.rng import Key
+
+if TYPE_CHECKING:
+    from pathmerge.heldout import HeldOut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +41,21 @@ class Batch:
     """How many attempts the example took; count / sum is the acceptance rate."""
     redraws: Int64[np.ndarray, " batch"]
     """How often it was redrawn because the problem is held out."""
+    held_out: HeldOut | None = field(default=None, repr=False)
+    """What it was drawn with."""
 
     def __len__(self) -> int:
         return len(self.label)
 
     def __getattr__(self, name: str) -> Int64[np.ndarray, " batch"]:
-        names = type(self.__dict__["distribution"]).difficulty_names if "distribution" in self.__dict__ else ()
+        # A batch that is being unpickled or copied has nothing in it yet.
+        distribution = self.__dict__.get("distribution")
+        if distribution is None:
+            raise AttributeError(name)
+        names = distribution.difficulty_names
         if name in names:
             return self.difficulty[:, names.index(name)]
-        raise AttributeError(
-            f"{name!r}: a batch of {self.distribution.name} has no such column; it has {', '.join(names)}"
-        )
+        raise AttributeError(f"{name!r}: a batch of {distribution.name} has no such column; it has {', '.join(names)}")
 
     @property
     def edges(self) -> Int64[np.ndarray, "batch edges 2"]:
@@ -75,10 +82,14 @@ class Batch:
         names = ("tokens", "label", "answers", *difficulty, "start", "goal", "current", "identity", "redraws")
         return {name: difficulty[name] if name in difficulty else getattr(self, name) for name in names}
 
-    def take(self, rows: Any) -> Batch:
-        """The same with some rows only (a slice or an index array); `first` is that of the whole batch."""
-        return replace(self, **self._columns_at(rows))
+    def take(self, rows: slice) -> Batch:
+        """The examples of some consecutive rows."""
+        return replace(self, **self._at(rows))
 
-    def _columns_at(self, rows: Any) -> dict[str, np.ndarray]:
+    def _at(self, rows: slice) -> dict[str, Any]:
+        start, _, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError(f"rows={rows!r}: must be consecutive, so that the batch is still a stretch of its stream")
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
+        columns = {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
+        return {**columns, "first": self.first + start}

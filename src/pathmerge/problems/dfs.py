@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from pathmerge.errors import check_choice, check_range
+from pathmerge.errors import check_choice, check_flag, check_range
 from pathmerge.layout import Task
 from pathmerge.problems.distribution import Cell, Distribution
 
@@ -35,6 +35,7 @@ class DFS(Distribution):
         super().__post_init__()
         check_choice("mode", self.mode, ("balanced", "naive"))
         check_choice("padding", self.padding, ("standard", "random"))
+        check_flag("prefix", self.prefix)
         if self.mode == "naive" and self.backtrack is not None:
             raise ValueError(
                 f"backtrack={self.backtrack!r}: must be left out when mode='naive', which leaves it to chance"

@@ -77,7 +77,9 @@ class Distribution:
         return f"{self.name}({', '.join(given)})"
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, **asdict(self)}
+        """The config as plain values, for a header; `distribution_from_dict` is the inverse."""
+        plain = {k: v if v is None or isinstance(v, bool | str) else int(v) for k, v in asdict(self).items()}
+        return {"name": self.name, **plain}
 
     def sample(
         self,

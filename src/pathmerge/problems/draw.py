@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pathmerge.errors import DrawError, check_range
+from pathmerge.kernels.compile import mark_compiled
 from pathmerge.kernels.fill import fill
 from pathmerge.kernels.random import MAX_ATTEMPTS
 from pathmerge.kernels.workspace import Parameters, Workspace, make_workspace
@@ -78,8 +79,23 @@ def _fill_chunk(
             f"{distribution.describe()}: example {first + begin + failed} of {key} was not found "
             f"in {MAX_ATTEMPTS} attempts; hold out fewer problems or choose another difficulty"
         )
+    mark_compiled(len(ask.words))
     if progress is not None:
         progress(len(rows[0]))
+
+
+def _empty_columns(count: int, ask: Parameters) -> tuple[np.ndarray, ...]:
+    """In the order in which `fill` takes them."""
+    return (
+        np.empty((count, ask.input_size), np.int64),
+        np.empty(count, np.int64),
+        np.empty((count, ask.vertices + 5), np.bool_),
+        np.empty((count, 3), np.int64),
+        np.empty((count, 3), np.int64),
+        np.empty(count, np.uint64),
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+    )
 
 
 def draw(
@@ -93,23 +109,16 @@ def draw(
     progress: Callable[[int], None] | None = None,
 ) -> Batch:
     """Examples first..first+count-1. Memory is that of the result; see `Distribution.sample`."""
-    check_range("count", count, 0, MAX_INDEX)
-    check_range("first", first, 0, MAX_INDEX - count)
-    threads = min(8, os.cpu_count() or 1) if threads is None else threads
-    check_range("threads", threads, 1, 1024)
+    count = check_range("count", count, 0, MAX_INDEX)
+    first = check_range("first", first, 0, MAX_INDEX - count)
+    threads = check_range("threads", min(8, os.cpu_count() or 1) if threads is None else threads, 1, 1024)
     ask, cells = _request(distribution)
     if not len(cells):
         raise ValueError(f"{distribution.describe()}: no difficulty is feasible")
-    columns = (
-        np.empty((count, ask.input_size), np.int64),
-        np.empty(count, np.int64),
-        np.empty((count, ask.vertices + 5), np.bool_),
-        np.empty((count, 3), np.int64),
-        np.empty((count, 3), np.int64),
-        np.empty(count, np.uint64),
-        np.empty(count, np.int64),
-        np.empty(count, np.int64),
-    )
+    try:
+        columns = _empty_columns(count, ask)
+    except MemoryError:
+        raise ValueError(f"count={count}: does not fit into memory at once; draw fewer, and go on with first") from None
     held = _NOTHING_HELD if held_out is None else held_out.table
     chunk = partial(_fill_chunk, distribution, key, first, held, columns, progress)
     starts = range(0, count, CHUNK)
@@ -135,4 +144,5 @@ def draw(
         identity=identity,
         attempts=attempts,
         redraws=redraws,
+        held_out=held_out,
     )

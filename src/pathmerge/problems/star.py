@@ -27,12 +27,9 @@ class Star(SearchDistribution):
         super().__post_init__()
         room = self.layout.max_vertices - 1
         why = f"spokes·lookahead+1 ≤ V={room + 1} at input_size={self.input_size}"
+        length = 1 if self.lookahead is None else check_range("lookahead", self.lookahead, 1, room // 2, why)
         if self.spokes is not None:
-            check_range(
-                "spokes", self.spokes, 2, room // (self.lookahead or 1) if _whole(self.lookahead) else room, why
-            )
-        if self.lookahead is not None:
-            check_range("lookahead", self.lookahead, 1, room // (self.spokes or 2), why)
+            check_range("spokes", self.spokes, 2, room // length, why)
 
     def cells(self) -> list[Cell]:
         room = self.layout.max_vertices - 1
@@ -55,7 +52,3 @@ class Star(SearchDistribution):
             perm(self.layout.max_vertices, spokes * length + 1) // factorial(spokes - 1)
             for length, spokes, _ in self.cells()
         )
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and value >= 1
