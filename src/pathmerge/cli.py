@@ -264,7 +264,8 @@ def _one_line(box: str) -> str:
         text = line.strip("│| \t")
         if text.startswith(("Argument helptext", "For full helptext", "Perhaps you meant", "Similar options")):
             break
-        if text:
+        # Without box-drawing signs the title of the box, two words, stands on a line of its own.
+        if text and (parts or not re.fullmatch(r"\w+( \w+)?", text)):
             parts.append(text)
     line = " ".join(parts)
     line = re.sub(
