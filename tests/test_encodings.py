@@ -11,6 +11,7 @@ import pytest
 from pathmerge.encodings import edges, sentences, symbolic
 from pathmerge.encodings.language import BLANK, NUMBER, PAD, WORDS, Language, text_width
 from pathmerge.layout import Layout
+from pathmerge.problems.dfs import DFS as DFSConfig
 from pathmerge.problems.problem import Problem
 
 SEARCH = Layout(32)  # 9 vertices; PATH 10, EDGE 11, PAD 12, QUERY 13
@@ -136,6 +137,14 @@ def test_steps_that_are_no_trace_are_refused():
     tokens = edge_tokens([(8, 4), (8, 3), (3, 6), (4, 3), (6, 8)], [1, 1, 1, 3, 2])
     with pytest.raises(ValueError, match="do not form one trace"):
         edges.decode(tokens, DFS, 0)
+
+
+def test_the_order_of_a_trace_is_read_off_its_steps():
+    batch = DFSConfig(input_size=64, backtrack=6).sample(20, seed=1)
+    layout, encoded = batch.distribution.layout, edges.encode(batch)
+    backwards = edges.EdgeTokens(pairs=encoded.pairs[:, ::-1], kind=encoded.kind[:, ::-1])
+    for row in range(len(batch)):
+        assert edges.decode(backwards, layout, row).canonical() == edges.decode(encoded, layout, row).canonical()
 
 
 def test_words_are_distinct_and_atoms_are_many():
