@@ -8,10 +8,10 @@ from itertools import repeat
 import numpy as np
 import pytest
 
+import pathmerge as pm
 from pathmerge.encodings import edges, sentences, symbolic
 from pathmerge.encodings.language import BLANK, NUMBER, PAD, WORDS, Language, text_width
 from pathmerge.layout import Layout
-from pathmerge.problems.dfs import DFS as DFSConfig
 from pathmerge.problems.problem import Problem
 
 SEARCH = Layout(32)  # 9 vertices; PATH 10, EDGE 11, PAD 12, QUERY 13
@@ -140,7 +140,7 @@ def test_steps_that_are_no_trace_are_refused():
 
 
 def test_the_order_of_a_trace_is_read_off_its_steps():
-    batch = DFSConfig(input_size=64, backtrack=6).sample(20, seed=1)
+    batch = pm.DFS(input_size=64, backtrack=6).sample(20, seed=1)
     layout, encoded = batch.distribution.layout, edges.encode(batch)
     backwards = edges.EdgeTokens(pairs=encoded.pairs[:, ::-1], kind=encoded.kind[:, ::-1])
     for row in range(len(batch)):
