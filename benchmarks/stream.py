@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import pathmerge as pm
 from pathmerge.stream import TensorBatch
 
-STEPS = 20
-ROUNDS = 4
+STEPS = 10
+ROUNDS = 10
 
 
 class Model(nn.Module):
