@@ -17,7 +17,7 @@ ONE = np.uint64(1)
 
 SET_ROWS = 10
 # Rows of `sets`. numpy integers, because numba would compile each helper anew for each plain constant it is given.
-TODO, COREACH, VISITED, USEFUL, OTHER, NEXT_USEFUL, NEXT_OTHER, POOL, FRONTIER, REACHED = np.arange(SET_ROWS)
+WAITING, COREACH, VISITED, USEFUL, OTHER, NEXT_USEFUL, NEXT_OTHER, POOL, FRONTIER, REACHED = np.arange(SET_ROWS)
 
 
 @inline
@@ -122,22 +122,22 @@ def pick(rng, rows, i, words):
 
 @helper
 def close(links, sets, row, words):
-    """Grow the set `row` by everything that `links` leads to from it. Writes TODO."""
+    """Grow the set `row` by everything that `links` leads to from it. Writes WAITING."""
     for w in range(len(words)):
-        sets[TODO, w] = sets[row, w]
+        sets[WAITING, w] = sets[row, w]
     while True:
-        v = pop(sets, TODO, words)
+        v = pop(sets, WAITING, words)
         if v < 0:
             return
         for w in range(len(words)):
             new = links[v, w] & ~sets[row, w]
             sets[row, w] |= new
-            sets[TODO, w] |= new
+            sets[WAITING, w] |= new
 
 
 @inline
 def coreach(into, sets, goal, words):
-    """Set COREACH to the vertices from which `goal` can be reached, itself included. Writes TODO."""
+    """Set COREACH to the vertices from which `goal` can be reached, itself included. Writes WAITING."""
     clear(sets, COREACH, words)
     put(sets, COREACH, goal)
     close(into, sets, COREACH, words)
