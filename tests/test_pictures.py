@@ -329,7 +329,7 @@ def test_a_bad_place_is_refused_in_one_line_and_left_as_it_was(place: str, tmp_p
     (tmp_path / "file").touch()
     (tmp_path / "folder.png").mkdir()
     before = files(tmp_path)
-    with pytest.raises(ValueError, match=r"\A(suffix|out)='.*': .+\Z"):
+    with pytest.raises(ValueError, match=r"\A(suffix|picture)='.*': .+\Z"):
         save(draw_problems(SMALLEST[:1]), tmp_path / place)
     assert files(tmp_path) == before
 
@@ -343,7 +343,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(figure, "savefig", fill_disk)
-    with pytest.raises(ValueError, match=r"\Aout='.*': No space left on device\Z"):
+    with pytest.raises(ValueError, match=r"\Apicture='.*': No space left on device\Z"):
         save(figure, path)
     assert files(tmp_path) == [path]
     assert path.read_bytes() == b"old"

@@ -28,7 +28,6 @@ def histograms(batch: Batch) -> list[Histogram]:
     """What `pathmerge sample --stats` prints."""
     edges = batch.edges
     most = batch.distribution.layout.max_vertices
-    present = np.zeros((len(batch), most + 1), np.bool_)
     degree = np.zeros((2, len(batch), most + 1), np.int64)
     rows = np.broadcast_to(np.arange(len(batch))[:, None], edges.shape[:2])
     for end in range(2):

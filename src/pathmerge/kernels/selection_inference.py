@@ -42,7 +42,7 @@ def _unvisited_children(out, sets, v, words):
 
 
 @helper
-def _place(work, length, start, source, target):
+def _place(work, length, source, target):
     """Insert a visited edge at a random place after the edge that reached its source and before any out of its target.
 
     Returns the new length, or -1 if there is no such place.
@@ -127,7 +127,7 @@ def _reach_frontier(work, n, start, current, branch, words):
                 return -1, 0
             add_edge(out, into, a, f)
             added += 1
-        length = _place(work, length, start, a, f)
+        length = _place(work, length, a, f)
         put(sets, REACHED, f)
     return length, added
 
@@ -166,7 +166,7 @@ def _give_frontier_children(work, n, current, branch, words):
 
 
 @helper
-def _fill_branch(work, n, start, current, branch, wanted, length, words):
+def _fill_branch(work, n, current, branch, wanted, length, words):
     """Steps 5 and 6: the current vertex gets exactly `branch` children. Returns the edges added, -1 if impossible."""
     rng, out, into, sets, origin, visited = work.rng, work.out, work.into, work.sets, work.origin, work.visited
     added = 0
@@ -196,7 +196,7 @@ def _fill_branch(work, n, start, current, branch, wanted, length, words):
         for i in range(at, length - 1):
             origin[i] = origin[i + 1]
             visited[i] = visited[i + 1]
-        if _place(work, length - 1, start, current, f) < 0:
+        if _place(work, length - 1, current, f) < 0:
             return -1
     while degree < branch:
         for w in range(len(words)):
@@ -362,7 +362,7 @@ def propose_selection_inference(work, input_size, most_edges, frontier, branch, 
     if more < 0:
         return REJECTED, 0, 0
     added += more
-    more = _fill_branch(work, n, start, current, branch, max(0, 2 * frontier + branch - most_edges), length, words)
+    more = _fill_branch(work, n, current, branch, max(0, 2 * frontier + branch - most_edges), length, words)
     if more < 0:
         return REJECTED, 0, 0
     added += more

@@ -110,7 +110,10 @@ def save(figure: Figure, path: Path) -> None:
     check_choice("suffix", kind, ("png", "svg"))
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     dpi = min(150.0, MOST_PIXELS / max(figure.get_size_inches()))
-    with written_whole(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "pathmerge", "svg.fonttype": "path"}):
+    with (
+        written_whole(path, "picture") as temporary,
+        matplotlib.rc_context({"svg.hashsalt": "pathmerge", "svg.fonttype": "path"}),
+    ):
         figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata)
 
 

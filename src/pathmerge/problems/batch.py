@@ -72,10 +72,6 @@ class Batch:
             return (self.answers / self.answers.sum(1, keepdims=True)).astype(np.float32)
         return np.eye(self.answers.shape[1], dtype=np.float32)[self.label]
 
-    def row(self, index: int) -> dict[str, Any]:
-        """One example as plain values, under the names of a file's columns."""
-        return {name: column[index] for name, column in self.to_columns().items()}
-
     def to_columns(self) -> dict[str, np.ndarray]:
         """The columns of a file, by name."""
         difficulty = {name: self.difficulty[:, i] for i, name in enumerate(self.distribution.columns)}
