@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -42,6 +43,14 @@ def check_choice(field: str, value: object, allowed: Sequence[str]) -> None:
 def check_flag(field: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"{field}={value!r}: must be True or False")
+
+
+def check_number(field: str, value: Any, low: float, high: float = math.inf) -> None:
+    """Raise unless `value` is a number in low..high."""
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+    if not fine:
+        upto = f"{low:g}..{high:g}" if high < math.inf else f"at least {low:g}"
+        raise ValueError(f"{field}={value!r}: must be a number {'in ' if high < math.inf else ''}{upto}")
 
 
 class DrawError(ValueError):

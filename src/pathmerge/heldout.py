@@ -107,23 +107,29 @@ def hold_out(
     *,
     seed: int = 0,
     split: Split = "test",
+    held_out: HeldOut | None = None,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> HeldOut:
-    """Hold out `count` examples of each difficulty of each distribution, as far as the cells are large enough."""
+    """Hold out `count` examples of each difficulty of each distribution, as far as the cells are large enough.
+
+    Problems in `held_out` (another split's) are redrawn: the two sets have none in common.
+    """
     check_range("count", count, 1, 10**9)
     cells: list[HeldOutCell] = []
     for distribution in distributions:
         for cell in distribution.fixed():
-            cells.append(_hold_out_cell(cell, count, seed, split, threads))
+            cells.append(_hold_out_cell(cell, count, seed, split, held_out, threads))
             if progress is not None:
                 progress(1)
     found = [cell.batch.identity for cell in cells]
     return HeldOut(np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64), tuple(cells))
 
 
-def _hold_out_cell(cell: Distribution, count: int, seed: int, split: Split, threads: int | None) -> HeldOutCell:
-    batch = cell.sample(count, seed=seed, split=split, threads=threads)
+def _hold_out_cell(
+    cell: Distribution, count: int, seed: int, split: Split, held_out: HeldOut | None, threads: int | None
+) -> HeldOutCell:
+    batch = cell.sample(count, seed=seed, split=split, held_out=held_out, threads=threads)
     _, first_seen = np.unique(batch.identity, return_index=True)
     new = np.zeros(count, np.int64)
     new[first_seen] = 1

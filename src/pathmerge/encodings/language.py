@@ -65,6 +65,8 @@ class Language(Distribution):
     """The number of chains (star)."""
     label: Label = "path"
     """As for the symbolic problem."""
+    vertices: int | None = None
+    """The most vertices (and edges) a problem has; none: all that fit."""
 
     name: ClassVar[str] = "language"
     difficulty_names: ClassVar[tuple[str, ...]] = ("lookahead", "spokes")

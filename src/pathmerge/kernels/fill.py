@@ -150,9 +150,9 @@ def fill(work, ask, cells, seed, split, stream, first, held, out):
             current = -1
             task = 0
             if ask.kind == NAIVE:
-                proposal = propose_naive(work, 3, ask.vertices, ask.edges, words)
+                proposal = propose_naive(work, 3, ask.most, min(ask.edges, ask.most), words)
             elif ask.kind == BALANCED:
-                proposal = propose_balanced(work, ask.vertices, first_wish, ask.option, words)
+                proposal = propose_balanced(work, ask.most, first_wish, ask.option, words)
             elif ask.kind == STAR:
                 proposal = propose_star(work, second_wish, first_wish, words)
             elif ask.kind == DFS_NAIVE:

@@ -16,6 +16,7 @@ class Parameters(NamedTuple):
     kind: int
     input_size: int
     vertices: int  # the largest vertex id, V
+    most: int  # how many vertices a search problem may have, at most V
     edges: int  # how many fit
     region: int  # width of what follows the query
     words: tuple[int, ...]  # as many entries as a bit set has words

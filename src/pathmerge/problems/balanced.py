@@ -27,7 +27,7 @@ class Balanced(SearchDistribution):
     def __post_init__(self) -> None:
         super().__post_init__()
         most = self.largest_lookahead
-        why = f"(V-1)//2 at input_size={self.input_size}"
+        why = f"(V-1)//2 at {self.size_text}"
         for field in ("lookahead", "max_lookahead"):
             if getattr(self, field) is not None:
                 check_range(field, getattr(self, field), 1, most, why)
@@ -39,7 +39,7 @@ class Balanced(SearchDistribution):
 
     @property
     def largest_lookahead(self) -> int:
-        return (self.layout.max_vertices - 1) // 2
+        return (self.most_vertices - 1) // 2
 
     def cells(self) -> list[Cell]:
         if self.lookahead is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pathmerge.errors import check_choice
+from pathmerge.errors import check_choice, check_range
 from pathmerge.layout import Layout, Task
 from pathmerge.rng import Key, Split
 
@@ -109,10 +109,23 @@ class SearchDistribution(Distribution):
 
     label: Label = "path"
     """The label: the next vertex of a uniformly drawn path, a uniform useful vertex, or (soft) their distribution."""
+    vertices: int | None = None
+    """The most vertices (and edges) a problem has; none: V, all that fit. Ids are drawn from 1..V all the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("label", self.label, LABELS)
+        if self.vertices is not None:
+            check_range("vertices", self.vertices, 3, self.layout.max_vertices, f"V at input_size={self.input_size}")
+
+    @property
+    def most_vertices(self) -> int:
+        return self.layout.max_vertices if self.vertices is None else self.vertices
+
+    @property
+    def size_text(self) -> str:
+        limit = "" if self.vertices is None else f", vertices={self.vertices}"
+        return f"input_size={self.input_size}{limit}"
 
     def parameters(self) -> dict[str, int]:
-        return {"label": 0 if self.label == "path" else 1}
+        return {"label": 0 if self.label == "path" else 1, "most": self.most_vertices}

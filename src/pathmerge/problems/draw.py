@@ -39,7 +39,7 @@ def _workspace(vertices: int, words: int) -> Workspace:
 @lru_cache(maxsize=256)
 def _request(distribution: Distribution) -> tuple[Parameters, np.ndarray]:
     layout = distribution.layout
-    given = {"option": 0, "padding": 0, "label": 0, **distribution.parameters()}
+    given = {"most": layout.max_vertices, "option": 0, "padding": 0, "label": 0, **distribution.parameters()}
     ask = Parameters(
         input_size=layout.input_size,
         vertices=layout.max_vertices,

@@ -25,14 +25,14 @@ class Star(SearchDistribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        room = self.layout.max_vertices - 1
-        why = f"spokes·lookahead+1 ≤ V={room + 1} at input_size={self.input_size}"
+        room = self.most_vertices - 1
+        why = f"spokes·lookahead+1 ≤ V={room + 1} at {self.size_text}"
         length = 1 if self.lookahead is None else check_range("lookahead", self.lookahead, 1, room // 2, why)
         if self.spokes is not None:
             check_range("spokes", self.spokes, 2, room // length, why)
 
     def cells(self) -> list[Cell]:
-        room = self.layout.max_vertices - 1
+        room = self.most_vertices - 1
         return [
             (length, spokes, 0)
             for spokes in range(2, room + 1)

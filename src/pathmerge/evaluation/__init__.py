@@ -1,0 +1,1 @@
+"""How good a model is: accuracy by distribution and difficulty, beside the simple rules that need no search."""

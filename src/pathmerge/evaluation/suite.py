@@ -1,0 +1,89 @@
+"""What a model of a task is tested on, and what its training must therefore never see.
+
+Choices a reader could not guess:
+- The test suite covers all difficulties that fit the input size, those beyond training too: naive, every star, every
+  lookahead for search; every backtrack distance; every frontier and branch.
+- Convergence is judged on the validation split of balanced problems of the lookaheads trained on (of all, if training
+  was on naive or star problems), or of the task's own distribution.
+- Where a task has many difficulties, each gets fewer problems: at most 400,000 in all, at least 100 each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pathmerge.encodings.language import Language
+from pathmerge.heldout import HeldOut, hold_out
+from pathmerge.problems.balanced import Balanced
+from pathmerge.problems.dfs import DFS
+from pathmerge.problems.distribution import Distribution
+from pathmerge.problems.naive import Naive
+from pathmerge.problems.selection_inference import SelectionInference
+from pathmerge.problems.star import Star
+
+MOST_HELD_OUT = 400_000
+FEWEST = 100
+
+
+def test_suite(problem: Distribution) -> list[Distribution]:
+    """The distributions a model trained on `problem` is tested on."""
+    size = problem.input_size
+    match problem:
+        case Language():
+            return [
+                Language(input_size=size, graph="naive"),
+                Language(input_size=size, graph="star"),
+                Language(input_size=size, graph="balanced"),
+            ]
+        case DFS():
+            return [DFS(input_size=size, mode="naive"), DFS(input_size=size, prefix=problem.prefix)]
+        case SelectionInference():
+            return [SelectionInference(input_size=size)]
+        case _:
+            return [Naive(input_size=size), Star(input_size=size), Balanced(input_size=size)]
+
+
+def validation_problem(problem: Distribution) -> Distribution:
+    """The distribution that stop rules and convergence look at."""
+    match problem:
+        case Balanced():
+            return replace(problem, lookahead=None, vertices=None, label="path")
+        case Language(graph="balanced"):
+            return replace(problem, lookahead=None, vertices=None, label="path")
+        case Language():
+            return Language(input_size=problem.input_size)
+        case DFS():
+            return DFS(input_size=problem.input_size, prefix=problem.prefix)
+        case SelectionInference():
+            return SelectionInference(input_size=problem.input_size)
+        case _:
+            return Balanced(input_size=problem.input_size)
+
+
+def per_cell(distributions: Sequence[Distribution], count: int) -> int:
+    """How many problems of each difficulty are held out if `count` are asked for."""
+    cells = sum(len(distribution.cells()) for distribution in distributions)
+    return min(count, max(FEWEST, MOST_HELD_OUT // cells))
+
+
+def hold_out_test(
+    problem: Distribution,
+    count: int,
+    seed: int,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> HeldOut:
+    """The test problems of a model trained on `problem`."""
+    suite = test_suite(problem)
+    return hold_out(suite, per_cell(suite, count), seed=seed, split="test", threads=threads, progress=progress)
+
+
+def hold_out_validation(
+    problem: Distribution, count: int, seed: int, *, besides: HeldOut | None = None, threads: int | None = None
+) -> HeldOut:
+    """The validation problems, none of them among the test problems (`besides`)."""
+    chosen = [validation_problem(problem)]
+    number = per_cell(chosen, count)
+    return hold_out(chosen, number, seed=seed, split="validation", held_out=besides, threads=threads)

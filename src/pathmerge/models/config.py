@@ -1,0 +1,211 @@
+"""The kinds of models as configs: one dial, `input_size`, and the options of SPEC section 3.
+
+A config is a frozen dataclass that builds its model. Importing this imports no torch; `build` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pathmerge.encodings.language import ATOM_WIDTH, WORDS, text_width
+from pathmerge.encodings.language import PAD as TEXT_PAD
+from pathmerge.errors import check_choice, check_flag, check_number, check_range
+from pathmerge.layout import MAX_INPUT_SIZE
+
+if TYPE_CHECKING:
+    from pathmerge.models.transformer import Transformer
+
+Initialisation = Literal["default", "matching"]
+Positions = Literal["onehot", "learned", "rotary", "none"]
+Embedding = Literal["onehot", "learned"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A pre-LN transformer; the subclasses say how it reads its input."""
+
+    input_size: int
+    """N, the size of the problems in symbolic tokens; everything else derives from it."""
+    layers: int = 6
+    """Blocks with weights of their own."""
+    heads: int = 1
+    """Attention heads; they share the width, so their number must divide it."""
+    loops: int = 1
+    """How often the stack of blocks is applied; more than 1 is a looped transformer."""
+    initialisation: Initialisation = "default"
+    """PyTorch's default, or `matching`: attention starts out matching equal vertices (a prior: tracks T1m, T2m)."""
+    matching: float = 1.0
+    """With `matching`: what is added to the diagonal between the parts of W_q and W_k that hold vertex ids."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_range("input_size", self.input_size, 11, MAX_INPUT_SIZE)
+        check_range("layers", self.layers, 1, 1000)
+        check_range("loops", self.loops, 1, 1000)
+        check_choice("initialisation", self.initialisation, ("default", "matching"))
+        check_number("matching", self.matching, 0, 1000)
+        check_range("heads", self.heads, 1, self.width)
+        if self.width % self.heads:
+            allowed = [h for h in range(1, 33) if self.width % h == 0]
+            raise ValueError(
+                f"heads={self.heads}: must divide the width d={self.width}, for instance {', '.join(map(str, allowed))}"
+            )
+
+    @property
+    def width(self) -> int:
+        """d, the width of the residual stream."""
+        raise NotImplementedError
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the model can answer."""
+        return (self.input_size - 5) // 3 + 5
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as plain values; `model_from_dict` is the inverse."""
+        return {"name": self.name, **asdict(self)}
+
+    def build(self, seed: int = 0) -> Transformer:
+        """The model with its initial weights, which depend on nothing but this config and the seed."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneHot(ModelConfig):
+    """The paper's transformer over a row of tokens. N=128, hidden 16, 6 layers: d=190 and 1,311,380 parameters."""
+
+    name: ClassVar[str] = "onehot"
+
+    hidden: int = 16
+    """Free dimensions of the residual stream besides those for tokens and positions."""
+    embedding: Embedding = "onehot"
+    """Fixed one-hot tokens in dimensions of their own, or learned vectors over the whole width; the output is tied."""
+    positions: Positions = "onehot"
+    """One-hot in dimensions of their own, learned vectors that are added, rotary (queries, keys turned), or none."""
+    causal: bool = False
+    """Whether a row sees only rows before it. Padding is never seen."""
+    text: bool = False
+    """Reads and writes sentences (the language encoding) instead of symbolic tokens."""
+
+    def __post_init__(self) -> None:
+        check_range("hidden", self.hidden, 0, 2**16)
+        check_choice("embedding", self.embedding, ("onehot", "learned"))
+        check_choice("positions", self.positions, ("onehot", "learned", "rotary", "none"))
+        check_flag("causal", self.causal)
+        check_flag("text", self.text)
+        super().__post_init__()
+        if self.positions == "rotary" and self.width // self.heads % 2:
+            raise ValueError(
+                f"heads={self.heads}: rotary positions need heads of even width, d={self.width} gives "
+                f"{self.width // self.heads}"
+            )
+        if self.initialisation == "matching" and self.width // self.heads < self.matched:
+            raise ValueError(
+                f"heads={self.heads}: initialisation='matching' needs heads at least {self.matched} wide, one "
+                f"dimension for each vertex token, d={self.width} gives {self.width // self.heads}"
+            )
+
+    @property
+    def matched(self) -> int:
+        """How many tokens a matching initialisation tells apart: the vertices, or all words."""
+        return self.vocabulary - 5 if not self.text else self.vocabulary
+
+    @property
+    def vocabulary(self) -> int:
+        return len(WORDS) if self.text else super().vocabulary
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of an input, padding included."""
+        return text_width(self.input_size) if self.text else self.input_size
+
+    @property
+    def answer_width(self) -> int:
+        """How many tokens the answer has: one vertex, or an atom of four words."""
+        return ATOM_WIDTH if self.text else 1
+
+    @property
+    def pad(self) -> int:
+        return TEXT_PAD if self.text else self.vocabulary - 2
+
+    @property
+    def width(self) -> int:
+        """vocabulary + hidden + tokens, plus 1 if rotary positions need it even; no positions, no room for them."""
+        places = 0 if self.positions == "none" else self.tokens
+        wide = self.vocabulary + self.hidden + places
+        return wide + wide % 2 if self.positions == "rotary" else wide
+
+    def build(self, seed: int = 0) -> Transformer:
+        from pathmerge.models.sequence_transformer import SequenceTransformer
+
+        return SequenceTransformer(self, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary(OneHot):
+    """A causal decoder with learned tokens and real rotary positions, as wide as the one-hot model (plus 1 if odd)."""
+
+    embedding: Embedding = "learned"
+    positions: Positions = "rotary"
+    causal: bool = True
+
+    name: ClassVar[str] = "rotary"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edges(ModelConfig):
+    """The edge-token transformer. About a third of the tokens, and no slot to learn by heart."""
+
+    heads: int = 2
+    matching: float = 0.5
+    end_width: int | None = None
+    """Dimensions for each end of an edge; none: at least V and at least 32, in fours. The width is three times this."""
+
+    name: ClassVar[str] = "edges"
+
+    def __post_init__(self) -> None:
+        if self.end_width is not None:
+            check_range("end_width", self.end_width, 1, 2**14)
+        super().__post_init__()
+        if self.initialisation == "matching" and self.width // self.heads < self._matched_width:
+            raise ValueError(
+                f"heads={self.heads}: initialisation='matching' needs heads at least {self._matched_width} wide, "
+                f"d={self.width} gives {self.width // self.heads}"
+            )
+
+    @property
+    def end(self) -> int:
+        vertices = self.vocabulary - 5
+        return self.end_width if self.end_width is not None else max(32, -(-vertices // 4) * 4)
+
+    @property
+    def _matched_width(self) -> int:
+        return self.end * (2 if self.heads == 1 else 1)
+
+    @property
+    def width(self) -> int:
+        return 3 * self.end
+
+    def build(self, seed: int = 0) -> Transformer:
+        from pathmerge.models.edge_transformer import EdgeTransformer
+
+        return EdgeTransformer(self, seed)
+
+
+MODELS: dict[str, type[ModelConfig]] = {kind.name: kind for kind in (OneHot, Rotary, Edges)}
+
+
+def model_from_dict(values: Mapping[str, Any]) -> ModelConfig:
+    """The inverse of `ModelConfig.to_dict`; unknown names and fields are errors."""
+    given = dict(values)
+    name = given.pop("name", None)
+    check_choice("model.name", name, tuple(MODELS))
+    kind = MODELS[str(name)]
+    for field in given:
+        check_choice(f"{name} field", field, [f.name for f in fields(kind)])
+    if "input_size" not in given:
+        raise ValueError(f"model: the field input_size is missing; {name} derives everything else from it")
+    return kind(**given)

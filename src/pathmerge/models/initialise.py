@@ -1,0 +1,35 @@
+"""Initial weights from a generator of their own: PyTorch's default, and the additions that make attention match tokens.
+
+PyTorch's default for a Linear layer is uniform within ±1/√fan_in, for weights and biases alike.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def uniform_linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """A Linear layer as PyTorch would initialise it, but without the global random state."""
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+    bound = inputs**-0.5
+    with torch.no_grad():
+        for parameter in (layer.weight, layer.bias):
+            parameter.uniform_(-bound, bound, generator=generator)
+    return layer
+
+
+def normal_table(rows: int, width: int, generator: torch.Generator) -> nn.Parameter:
+    """Learned vectors of length about 1, so that tied logits start near unit scale."""
+    return nn.Parameter(torch.randn(rows, width, generator=generator) * width**-0.5)
+
+
+@torch.no_grad()
+def match(queries: nn.Linear, keys: nn.Linear, row: int, query_columns: range, key_columns: range, by: float) -> None:
+    """Add `by` on the diagonal from query_columns of W_q and key_columns of W_k to the rows from `row` on.
+
+    q·k of two rows then grows by by² times the product of those parts: equal vertices attend to each other.
+    """
+    at = torch.arange(len(query_columns))
+    queries.weight[row + at, torch.tensor(list(query_columns))] += by
+    keys.weight[row + at, torch.tensor(list(key_columns))] += by

@@ -1,0 +1,104 @@
+"""The paper's model: one-hot token and one-hot position side by side, free dimensions between them (SPEC section 3).
+
+Choices a reader could not guess:
+- The residual stream is [vocabulary | hidden | positions]; the input sets one token and one position dimension to 1.
+- Logits are the first coordinates of the answer's row after the final norm: a fixed embedding, tied.
+- Learned embeddings, learned, rotary or no positions, a causal mask and text are options of the same class; the rotary
+  decoder is a set of them under a name of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from pathmerge.models.config import OneHot
+from pathmerge.models.initialise import match, normal_table
+from pathmerge.models.sites import Sites
+from pathmerge.models.transformer import Block, Inputs, Transformer, to_device
+from pathmerge.problems.batch import Batch
+
+
+class SequenceTransformer(Transformer):
+    """A transformer over a row of tokens, symbolic or text."""
+
+    config: OneHot
+    input_sites = ("hook_embed", "hook_pos_embed")
+
+    def __init__(self, config: OneHot, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        super().__init__(config, generator)
+        self.answer_width = config.answer_width
+        self.causal = config.causal
+        self.rotary = config.positions == "rotary"
+        self.embedding: nn.Parameter | None = None
+        self.positions: nn.Parameter | None = None
+        if config.embedding == "learned":
+            self.embedding = normal_table(config.vocabulary, config.width, generator)
+        if config.positions == "learned":
+            self.positions = normal_table(config.tokens, config.width, generator)
+        if config.positions in ("rotary", "none"):
+            self.input_sites = ("hook_embed",)
+        if config.initialisation == "matching":
+            self._match(config)
+
+    def _match(self, config: OneHot) -> None:
+        head = config.width // config.heads
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            for first in range(0, config.width, head):
+                if config.embedding == "learned":
+                    columns = range(first, first + head)
+                else:
+                    columns = range(config.matched) if config.text else range(1, config.matched + 1)
+                match(block.q, block.k, first, columns, columns, config.matching)
+
+    def inputs(self, batch: Batch) -> Inputs:
+        config, problem = self.config, batch.distribution
+        if problem.input_size != config.input_size or (problem.name == "language") != config.text:
+            kind = "text" if config.text else "symbolic tokens"
+            raise ValueError(f"{problem.describe()}: the model reads {kind} of input_size={config.input_size}")
+        device = self.ln_final.weight.device
+        if not config.text:
+            return Inputs(to_device(batch.tokens, device), to_device(batch.label, device)[:, None])
+        from pathmerge.encodings.sentences import LanguageBatch
+
+        assert isinstance(batch, LanguageBatch)
+        answer = to_device(batch.label_tokens, device)
+        tokens = to_device(batch.tokens, device).clone()
+        tokens[:, -config.answer_width + 1 :] = answer[:, :-1]  # each row of the answer sees the words before it
+        return Inputs(tokens, answer)
+
+    def padding(self, tokens: Tensor) -> Tensor:
+        return tokens == self.config.pad
+
+    def embed(self, tokens: Tensor, weights: Mapping[str, Tensor], sites: Sites | None = None) -> Tensor:
+        config, rows = self.config, tokens.shape[1]
+        if config.embedding == "learned":
+            x_BTD = weights["embedding"][tokens]
+        else:
+            x_BTD = self.ln_final.weight.new_zeros(*tokens.shape, config.width)
+            x_BTD.scatter_(2, tokens[:, :, None], 1.0)
+        if sites is not None:
+            x_BTD = sites("hook_embed", x_BTD)
+        if config.positions not in ("onehot", "learned"):
+            return x_BTD
+        if config.positions == "learned":
+            places_TD = weights["positions"][config.tokens - rows :]
+        else:
+            places_TD = x_BTD.new_zeros(rows, config.width)
+            places_TD.diagonal(config.width - rows).fill_(1.0)
+        if sites is not None:
+            places_TD = sites("hook_pos_embed", places_TD.expand(x_BTD.shape))
+        return x_BTD + places_TD
+
+    def unembed(self, x_BRD: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        if self.config.embedding == "learned":
+            return x_BRD @ weights["embedding"].t()
+        return x_BRD[..., : self.config.vocabulary]
+
+    def outer_weights(self) -> dict[str, Tensor]:
+        found = {"embedding": self.embedding, "positions": self.positions}
+        return {name: value for name, value in found.items() if value is not None}

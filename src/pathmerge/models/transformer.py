@@ -1,0 +1,243 @@
+"""A pre-LN transformer with two faces on one set of weights: `forward` to train fast, `run` to read and overwrite.
+
+Choices a reader could not guess:
+- Blocks hold separate q, k, v, o and two feed-forward matrices of width d, with biases, in the shapes of the published
+  models. `forward` multiplies some of them together first (`pathmerge.models.fast`); the mathematics is the same.
+- Only the rows of the answer (the last one; four for text) are needed of the last block: `forward` computes no others.
+- For text, rows of the answer see each other only backwards and no other row sees them: each word is predicted from
+  those before it in one pass. A single answer row needs no such mask.
+- "Layer" counts applied blocks: with `loops`, layer i uses the weights of block i mod `layers`.
+
+Shapes: B batch, T rows (tokens), R rows of the answer, D width, H heads, K width of a head, Q and S rows as queries and
+as sources, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathmerge.errors import check_range
+from pathmerge.models import fast
+from pathmerge.models.config import ModelConfig
+from pathmerge.models.initialise import uniform_linear
+from pathmerge.models.rotary import rotate, rotation
+from pathmerge.models.sites import BLOCK_SITES, FINAL_SITES, Edit, Sites
+from pathmerge.problems.batch import Batch
+
+EPSILON = 1e-5
+
+
+class Run(NamedTuple):
+    """What `Transformer.run` gives: logits (none if it stopped before the end) and the recorded values by site."""
+
+    logits: Tensor | None
+    record: dict[str, Tensor]
+
+
+class Inputs(NamedTuple):
+    """A batch as a model reads it."""
+
+    tokens: Tensor
+    targets: Tensor
+    """The answer's tokens, B x R: the label, or the words of its atom."""
+
+
+class Block(nn.Module):
+    """The weights of one layer."""
+
+    def __init__(self, width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.ln1 = nn.LayerNorm(width, EPSILON)
+        self.q, self.k, self.v, self.o = (uniform_linear(width, width, generator) for _ in range(4))
+        self.ln2 = nn.LayerNorm(width, EPSILON)
+        self.ff1, self.ff2 = (uniform_linear(width, width, generator) for _ in range(2))
+
+
+class Transformer(nn.Module):
+    """The blocks and the final norm; subclasses embed the input and read the answer."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.config = config
+        self.heads = config.heads
+        self.layers = config.layers * config.loops
+        self.blocks = nn.ModuleList(Block(config.width, generator) for _ in range(config.layers))
+        self.ln_final = nn.LayerNorm(config.width, EPSILON)
+
+    # What a subclass provides.
+
+    answer_width: int = 1
+    causal: bool = False
+    rotary: bool = False
+    input_sites: tuple[str, ...] = ()
+
+    def inputs(self, batch: Batch) -> Inputs:
+        """A batch of problems as this model reads it; raises if it cannot."""
+        raise NotImplementedError
+
+    def padding(self, tokens: Tensor) -> Tensor:
+        """Which rows are padding, B x T."""
+        raise NotImplementedError
+
+    def embed(self, tokens: Tensor, weights: Mapping[str, Tensor], sites: Sites | None = None) -> Tensor:
+        """The residual stream before the first layer, B x T x D. `tokens` may lack columns on the left."""
+        raise NotImplementedError
+
+    def unembed(self, x_BRD: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """Logits from the normalised rows of the answer."""
+        raise NotImplementedError
+
+    def outer_weights(self) -> dict[str, Tensor]:
+        """The parameters outside the blocks, by name, as `embed` and `unembed` want them."""
+        raise NotImplementedError
+
+    # The two faces.
+
+    @property
+    def folds(self) -> bool:
+        """Whether q·k and v·o can be multiplied together: one head of full width, nothing between q and k."""
+        return self.heads == 1 and not self.rotary
+
+    def prepare(self) -> dict[str, Tensor]:
+        """The weights as `forward` uses them, computed once for all parts of a batch; differentiable."""
+        fold = fast.fold_one_head if self.folds else fast.fold_heads
+        weights = {f"{i}.{name}": w for i, block in enumerate(self.blocks) for name, w in fold(block).items()}  # pyright: ignore[reportArgumentType]
+        final = {"final.weight": self.ln_final.weight, "final.bias": self.ln_final.bias}
+        return {**weights, **final, **self.outer_weights()}
+
+    def forward(self, tokens: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Logits of the answer, B x V (B x R x V for text); columns that are padding in every row are dropped."""
+        weights = self.prepare() if weights is None else weights
+        padding = self.padding(tokens)
+        unpadded = (~padding).any(0)
+        first = int(unpadded.to(torch.uint8).argmax()) if unpadded.any() else 0
+        tokens, padding = tokens[:, first:], padding[:, first:]
+        x_BTD = self.embed(tokens, weights)
+        bias = self._bias(padding)
+        turn = rotation(x_BTD.shape[1], self.config.width // self.heads, x_BTD) if self.rotary else None
+        for layer in range(self.layers):
+            last = self.answer_width if layer == self.layers - 1 else None
+            at = layer % self.config.layers
+            if self.folds:
+                x_BTD = fast.one_head_block(x_BTD, weights, at, bias, last)
+            else:
+                x_BTD = fast.heads_block(x_BTD, weights, at, bias, last, self.heads, turn)
+        width = (self.config.width,)
+        x_BRD = F.layer_norm(x_BTD, width, weights["final.weight"], weights["final.bias"], EPSILON)
+        logits = self.unembed(x_BRD, weights)
+        return logits[:, 0] if self.answer_width == 1 else logits
+
+    def run(
+        self,
+        tokens: Tensor,
+        *,
+        edits: Mapping[str, Edit] | None = None,
+        record: Iterable[str] = (),
+        start_layer: int = 0,
+        stop_layer: int | None = None,
+    ) -> Run:
+        """The same computation in plain steps, each value passing through its site (`self.sites` lists them).
+
+        `start_layer=l` begins at layer l with the residual stream given as the edit of `blocks.l.hook_resid_pre`.
+        `stop_layer=l` ends before layer l, without logits.
+        """
+        stop = self.layers if stop_layer is None else check_range("stop_layer", stop_layer, 0, self.layers)
+        start = check_range("start_layer", start_layer, 0, stop)
+        sites = Sites(self.sites, edits, record)
+        weights = self.outer_weights()
+        padding = self.padding(tokens)
+        bias = self._bias(padding)
+        if start == 0:
+            x_BTD = self.embed(tokens, weights, sites)
+        else:
+            given = sites.edits.get(f"blocks.{start}.hook_resid_pre")
+            shape = (*padding.shape, self.config.width)
+            if not isinstance(given, Tensor):
+                raise ValueError(f"start_layer={start}: edits must give the tensor 'blocks.{start}.hook_resid_pre'")
+            x_BTD = given.new_zeros(shape)
+        for layer in range(start, stop):
+            x_BTD = self._plain_block(layer, x_BTD, bias, sites)
+        if stop < self.layers:
+            return Run(None, sites.finish())
+        normal_BTD = _norm(self.ln_final, "ln_final", x_BTD, sites)
+        logits = self.unembed(normal_BTD[:, -self.answer_width :], weights)
+        return Run(logits[:, 0] if self.answer_width == 1 else logits, sites.finish())
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names that `run` knows."""
+        rotary = ("attn.hook_rot_q", "attn.hook_rot_k")
+        inner = [name for name in BLOCK_SITES if self.rotary or name not in rotary]
+        blocks = [f"blocks.{layer}.{name}" for layer in range(self.layers) for name in inner]
+        return (*self.input_sites, *blocks, *FINAL_SITES)
+
+    def _bias(self, padding: Tensor) -> Tensor:
+        """0 where a row may look, -inf where not: B x 1 x S, or B x Q x S if rows differ."""
+        hidden = padding[:, None, :]
+        rows = padding.shape[1]
+        if self.causal or self.answer_width > 1:
+            at = torch.arange(rows, device=padding.device)
+            later = at[None, :] > at[:, None]
+            if not self.causal:
+                later = later & (at >= rows - self.answer_width)[None, :]
+            # A row of padding may look at itself, so that no row is left without any.
+            hidden = (hidden | later) & ~torch.eye(rows, dtype=torch.bool, device=padding.device)
+        zero = torch.zeros((), device=padding.device)
+        return torch.where(hidden, zero - math.inf, zero)
+
+    def _plain_block(self, layer: int, x_BTD: Tensor, bias: Tensor, sites: Sites) -> Tensor:
+        block = self.blocks[layer % self.config.layers]
+        assert isinstance(block, Block)
+        prefix = f"blocks.{layer}."
+
+        def site(name: str, value: Tensor) -> Tensor:
+            return sites(prefix + name, value)
+
+        x_BTD = site("hook_resid_pre", x_BTD)
+        h_BTD = _norm(block.ln1, prefix + "ln1", x_BTD, sites)
+        split = (*h_BTD.shape[:2], self.heads, -1)
+        q_BTHK = site("attn.hook_q", block.q(h_BTD).view(split))
+        k_BTHK = site("attn.hook_k", block.k(h_BTD).view(split))
+        v_BTHK = site("attn.hook_v", block.v(h_BTD).view(split))
+        if self.rotary:
+            turn = rotation(split[1], q_BTHK.shape[-1], q_BTHK)
+            q_BTHK = site("attn.hook_rot_q", rotate(q_BTHK.transpose(1, 2), turn).transpose(1, 2))
+            k_BTHK = site("attn.hook_rot_k", rotate(k_BTHK.transpose(1, 2), turn).transpose(1, 2))
+        scores_BHQS = torch.einsum("bqhk,bshk->bhqs", q_BTHK, k_BTHK) / math.sqrt(q_BTHK.shape[-1])
+        scores_BHQS = site("attn.hook_attn_scores", scores_BHQS + bias[:, None])
+        # A row whose every source was masked by an edit attends to nothing: softmax would give nan.
+        nothing = (scores_BHQS == -math.inf).all(-1, keepdim=True)
+        pattern_BHQS = torch.softmax(scores_BHQS.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
+        pattern_BHQS = site("attn.hook_pattern", pattern_BHQS)
+        z_BTHK = site("attn.hook_z", torch.einsum("bhqs,bshk->bqhk", pattern_BHQS, v_BTHK))
+        if sites.asked(prefix + "attn.hook_result"):
+            o_DHK = block.o.weight.view(-1, self.heads, z_BTHK.shape[-1])
+            result_BTHD = site("attn.hook_result", torch.einsum("bthk,dhk->bthd", z_BTHK, o_DHK))
+            out_BTD = result_BTHD.sum(2) + block.o.bias
+        else:
+            out_BTD = block.o(z_BTHK.flatten(2))
+        x_BTD = site("hook_resid_mid", x_BTD + site("hook_attn_out", out_BTD))
+        h_BTD = _norm(block.ln2, prefix + "ln2", x_BTD, sites)
+        before_BTD = site("mlp.hook_pre", block.ff1(h_BTD))
+        mask_BTD = site("mlp.hook_mask", (before_BTD > 0).to(before_BTD.dtype))
+        after_BTD = site("mlp.hook_post", before_BTD * mask_BTD)
+        return site("hook_resid_post", x_BTD + site("hook_mlp_out", block.ff2(after_BTD)))
+
+
+def _norm(norm: nn.LayerNorm, name: str, x_BTD: Tensor, sites: Sites) -> Tensor:
+    """LayerNorm with sites for its scale and for its output before the affine map."""
+    centred = x_BTD - x_BTD.mean(-1, keepdim=True)
+    scale = sites(f"{name}.hook_scale", (centred.square().mean(-1, keepdim=True) + EPSILON).sqrt())
+    return sites(f"{name}.hook_normalized", centred / scale) * norm.weight + norm.bias
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """An array as a tensor, sharing its memory on the CPU."""
+    return torch.from_numpy(array).to(device)

@@ -1,0 +1,77 @@
+"""A curriculum: problems grow, by lookahead or by size, whenever the model is competent at the present stage.
+
+Choices a reader could not guess:
+- Competence is the accuracy on the last `window` examples of the present stage, as training met them: each was new to
+  the model when it was answered, so no validation pass is needed.
+- A stage limits the largest lookahead or the number of vertices; ids and positions are those of the full size. The last
+  stage is the problem itself.
+- `easier` is the share of each batch that comes from earlier stages, which take turns. (A stage is itself a mixture of
+  all lookaheads up to its largest.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pathmerge.errors import check_choice, check_number, check_range
+from pathmerge.problems.distribution import Distribution
+
+Over = Literal["none", "lookahead", "size"]
+SMALLEST_SIZE = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curriculum:
+    """How problems grow in training; `over="none"`: they do not."""
+
+    over: Over = "none"
+    """What grows: the largest lookahead, or the number of vertices (`size`)."""
+    first: int | None = None
+    """The lookahead or number of vertices of the first stage; none: 1, or 5 vertices."""
+    step: int = 1
+    """By how much a stage is larger than the one before."""
+    threshold: float = 0.96
+    """The accuracy at which the next stage begins."""
+    window: int = 2048
+    """How many examples of the present stage that accuracy is taken over."""
+    easier: float = 0.125
+    """The share of each batch drawn from earlier stages."""
+
+    def __post_init__(self) -> None:
+        check_choice("curriculum.over", self.over, ("none", "lookahead", "size"))
+        if self.first is not None:
+            check_range("curriculum.first", self.first, 3 if self.over == "size" else 1, 10**6)
+        check_range("curriculum.step", self.step, 1, 10**6)
+        check_number("curriculum.threshold", self.threshold, 0, 1)
+        check_range("curriculum.window", self.window, 1, 10**9)
+        check_number("curriculum.easier", self.easier, 0, 0.9)
+
+    def stages(self, problem: Distribution) -> list[Distribution]:
+        """The distributions from the easiest to the problem itself."""
+        if self.over == "none":
+            return [problem]
+        field = {"lookahead": "max_lookahead", "size": "vertices"}[self.over]
+        graph: Any = getattr(problem, "symbolic", problem)
+        if not hasattr(graph, field) or getattr(problem, "lookahead", None) is not None:
+            fits = "balanced problems of all lookaheads" if self.over == "lookahead" else "naive, balanced or star ones"
+            raise ValueError(f"curriculum.over={self.over!r}: needs {fits}, not {problem.describe()}")
+        if self.over == "lookahead":
+            last, first = graph.max_lookahead or graph.largest_lookahead, self.first or 1
+        else:
+            last, first = graph.most_vertices, self.first or SMALLEST_SIZE
+        check_range("curriculum.first", first, 1, last, f"the largest {self.over} of {problem.describe()}")
+        return [*(self._limited(problem, field, at) for at in range(first, last, self.step)), problem]
+
+    def _limited(self, problem: Distribution, field: str, at: int) -> Distribution:
+        changes: dict[str, Any] = {field: at}
+        largest = getattr(problem, "max_lookahead", None)
+        if field == "vertices" and largest is not None:
+            changes["max_lookahead"] = min(largest, (at - 1) // 2)
+        return replace(problem, **changes)
+
+    def easier_part(self, size: int, stage: int) -> int:
+        """How many of a batch of `size` come from an earlier stage: in sixteens, so that processes can share them."""
+        if stage == 0:
+            return 0
+        return int(size * self.easier) // 16 * 16

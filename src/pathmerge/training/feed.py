@@ -1,0 +1,139 @@
+"""What training is fed: batches from the stages of a curriculum, each example once, with a position that can be saved.
+
+Choices a reader could not guess:
+- Stage s draws from stream s of the run's seed, so each stage's examples are a pure function of the seed, whenever the
+  stage begins. The position is one number per stage: the examples taken from it.
+- Batch b takes its easier part from stage b mod (present stage): earlier stages take turns.
+- Processes that share the work take parts of the same pieces: 1, 2 or 4 of them see the same examples in each step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from pathmerge.heldout import HeldOut
+from pathmerge.problems.batch import Batch
+from pathmerge.problems.distribution import Distribution
+from pathmerge.stream import Stream
+from pathmerge.training.curriculum import Curriculum
+
+
+class Feed:
+    """An endless supply of batches; `observe` moves it to the next stage."""
+
+    def __init__(
+        self,
+        problem: Distribution,
+        curriculum: Curriculum,
+        *,
+        seed: int,
+        held_out: HeldOut | None,
+        shard: tuple[int, int] = (0, 1),
+        threads: int = 1,
+    ) -> None:
+        self.curriculum = curriculum
+        self.stages = curriculum.stages(problem)
+        self.stage = 0
+        self.batches = 0
+        self.taken = [0] * len(self.stages)
+        self.redrawn = 0
+        """Held-out problems met and redrawn so far, by this process."""
+        self._window: deque[tuple[int, int]] = deque()
+        self._seed, self._held_out, self._shard, self._threads = seed, held_out, shard, threads
+        self._streams: dict[int, Stream] = {}
+
+    def next(self, size: int) -> list[Batch]:
+        """This process's part of the next batch: the present stage's piece and, if there is one, the easier piece."""
+        easier = self.curriculum.easier_part(size, self.stage)
+        pieces = [self._take(self.stage, size - easier)]
+        if easier:
+            pieces.append(self._take(self.batches % self.stage, easier))
+        self.batches += 1
+        return pieces
+
+    def _take(self, stage: int, size: int) -> Batch:
+        processes = self._shard[1]
+        if size % processes:
+            raise ValueError(f"batch_size: a piece of {size} examples cannot be shared by {processes} processes")
+        stream = self._streams.get(stage)
+        if stream is None or stream.size != size:
+            if stream is not None:
+                stream.close()
+            present = stage == self.stage
+            stream = self._streams[stage] = Stream(
+                self.stages[stage],
+                size,
+                seed=self._seed,
+                stream=stage,
+                start=self.taken[stage],
+                held_out=self._held_out,
+                shard=self._shard,
+                threads=self._threads if present else 1,
+                ahead=4 if present else 1,
+            )
+        batch = next(stream).source
+        self.taken[stage] += size
+        self.redrawn += int(batch.redraws.sum())
+        return batch
+
+    def observe(self, correct: int, count: int) -> bool:
+        """Take in how many of the present stage's examples were right; true if that begins the next stage."""
+        if self.stage == len(self.stages) - 1:
+            return False
+        self._window.append((correct, count))
+        while sum(n for _, n in self._window) - self._window[0][1] >= self.curriculum.window:
+            self._window.popleft()
+        right, seen = (sum(column) for column in zip(*self._window, strict=True))
+        if seen < self.curriculum.window or right < self.curriculum.threshold * seen:
+            return False
+        self._window.clear()
+        self._streams.pop(self.stage).close()
+        self.stage += 1
+        return True
+
+    @property
+    def at_last_stage(self) -> bool:
+        return self.stage == len(self.stages) - 1
+
+    def describe(self) -> str | None:
+        """The present stage for people; none if there is no curriculum."""
+        if len(self.stages) == 1:
+            return None
+        now = self.stages[self.stage]
+        graph: Any = getattr(now, "symbolic", now)
+        reach = graph.largest_lookahead if self.curriculum.over == "lookahead" else graph.most_vertices
+        limit = getattr(now, "max_lookahead", None) if self.curriculum.over == "lookahead" else None
+        what = "lookahead" if self.curriculum.over == "lookahead" else "vertices"
+        return f"{self.stage + 1}/{len(self.stages)} ({what} ≤ {limit or reach})"
+
+    def state(self) -> dict[str, Any]:
+        """All that has to be kept to go on from here, as plain values."""
+        return {
+            "stage": self.stage,
+            "batches": self.batches,
+            "taken": list(self.taken),
+            "redrawn": self.redrawn,
+            "window": [list(entry) for entry in self._window],
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.close()
+        self.stage, self.batches, self.redrawn = state["stage"], state["batches"], state["redrawn"]
+        self.taken = list(state["taken"])
+        self._window = deque((right, seen) for right, seen in state["window"])
+
+    def close(self) -> None:
+        """End the threads."""
+        while self._streams:
+            self._streams.popitem()[1].close()
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

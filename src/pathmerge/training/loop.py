@@ -1,0 +1,488 @@
+"""The training loop: an endless stream, one step after another, and nothing lost when it is stopped.
+
+Choices a reader could not guess:
+- All that a run remembers is in `Trainer.state()` and the tensors beside it; between two steps it can be saved, and a
+  run that goes on from there writes, to the bit, the weights and metrics of one that was never stopped (on a CPU).
+- Ctrl-C and SIGTERM end the run after the present step, with a checkpoint. A second one ends it at once, without.
+- Under torchrun each process takes its part of every batch; gradients and counts are added up, and the first process
+  writes. A wish to stop travels with the counts, so that all stop at the same step.
+- A loss that is not finite ends the run before the step is taken; the last good checkpoint stays.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from pathmerge.evaluation.suite import hold_out_test, hold_out_validation
+from pathmerge.heldout import HeldOutCell
+from pathmerge.models.judge import PART_ROWS, ModelJudge
+from pathmerge.models.weights import fill, save_weights
+from pathmerge.parallel import Workers
+from pathmerge.problems.batch import Batch
+from pathmerge.training.checkpoint import Checkpoint, load_latest, save_checkpoint
+from pathmerge.training.config import RunConfig
+from pathmerge.training.feed import Feed
+from pathmerge.training.flops import training_flops
+from pathmerge.training.gradients import Outcome, add_gradients, make_task
+from pathmerge.training.metrics import MetricsFile, warn
+from pathmerge.training.optimizers import clip_gradients, make_optimizer
+from pathmerge.training.processes import Processes
+from pathmerge.training.progress import Progress
+from pathmerge.training.run import CHECKPOINTS, METRICS, WEIGHTS, Run, load_run, lock, open_directory
+from pathmerge.training.schedule import batch_size_at, rate_factor
+from pathmerge.training.sinks import Sink, open_sinks
+from pathmerge.training.tally import LEVELS, Tally
+from pathmerge.training.validate import validate
+
+PUBLISHED_RULE = 0.995
+PUBLISHED_BATCH = 256
+TABLES = ("embedding", "positions", "vertices", "kinds", "answer.weight")
+"""Parameters that Muon leaves to AdamW: they embed or read, and are not maps between hidden vectors."""
+
+
+class NotFiniteError(ArithmeticError):
+    """The loss or the gradient became infinite or not a number."""
+
+
+def train(
+    config: RunConfig,
+    out: Path | str = "runs",
+    *,
+    quiet: bool = False,
+    sinks: Sequence[str] = (),
+    save_every: float = 30.0,
+    keep_every: int | None = None,
+) -> Run:
+    """Train, or go on training, the run of this config under `out`; a finished run is only loaded.
+
+    `save_every`: seconds between checkpoints. `keep_every`: keep a checkpoint for each so many examples.
+    """
+    with ExitStack() as stack:
+        processes = stack.enter_context(Processes())
+        device = choose_device(config.training.device, processes.local_rank)
+        processes.join(device)
+        if processes.leads:
+            directory = open_directory(Path(out), config)
+        processes.wait()
+        directory = open_directory(Path(out), config)
+        if processes.leads:
+            stack.enter_context(lock(directory))
+        trainer = stack.enter_context(Trainer(config, directory, processes, device))
+        trainer.run(quiet=quiet, sinks=sinks, save_every=save_every, keep_every=keep_every)
+    return load_run(directory)
+
+
+def choose_device(wish: str, local_rank: int = 0) -> torch.device:
+    """The device to compute on; "auto" takes a GPU where there is one."""
+    if wish == "auto":
+        wish = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if wish == "cuda" and not torch.cuda.is_available():
+        raise ValueError("training.device='cuda': torch sees no CUDA device here; must be cpu or auto")
+    if wish == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("training.device='mps': torch sees no MPS device here; must be cpu or auto")
+    return torch.device("cuda", local_rank) if wish == "cuda" else torch.device(wish)
+
+
+class Trainer:
+    """One run in memory."""
+
+    def __init__(self, config: RunConfig, directory: Path, processes: Processes, device: torch.device) -> None:
+        self.config, self.directory, self.processes, self.device = config, directory, processes, device
+        settings, held = config.training, config.held_out
+        self.model = config.model.build(config.seed).to(device)
+        named = list(self.model.named_parameters())
+        self.parameters = [parameter for _, parameter in named]
+        self.optimizer = make_optimizer(
+            settings.optimizer,
+            named,
+            weight_decay=settings.weight_decay,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            gamma=settings.gamma,
+            hessian_every=settings.hessian_every,
+            adamw_names=[name for name, _ in named if name in TABLES] if settings.optimizer == "muon" else (),
+        )
+        self.checkpoint = load_latest(directory / CHECKPOINTS)
+        self.examples = self.step = 0
+        self.seconds = self.flops = 0.0
+        self.redrawn = 0
+        self.last_stage_at: int | None = 0 if config.curriculum.over == "none" else None
+        self.published_at: int | None = None
+        self.converged_at: dict[str, int] = {}
+        self.finished: str | None = None
+        self._targets: Sequence[Sink] = ()
+        self.tally = Tally()
+        if self.checkpoint is not None and self.checkpoint.state["finished"]:
+            self.finished = self.checkpoint.state["finished"]
+            return
+        test = hold_out_test(config.problem, held.test, held.seed)
+        validation = hold_out_validation(config.problem, held.validation, held.seed, besides=test)
+        self.validation: tuple[HeldOutCell, ...] = validation.cells
+        self.feed = Feed(
+            config.problem,
+            config.curriculum,
+            seed=config.seed,
+            held_out=test + validation,
+            shard=(processes.rank, processes.count),
+        )
+        self.workers = Workers(settings.threads if device.type == "cpu" else 1)
+        self.limit = PART_ROWS if device.type == "cpu" else 2**40
+        if self.checkpoint is not None:
+            self._restore(self.checkpoint)
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if hasattr(self, "feed"):
+            self.feed.close()
+
+    def run(self, *, quiet: bool, sinks: Sequence[str], save_every: float, keep_every: int | None) -> None:
+        """Train until a stop rule says so."""
+        leads = self.processes.leads
+        if self.finished is not None:
+            if leads and not (self.directory / WEIGHTS).exists():
+                save_weights(self.model, self.directory / WEIGHTS)
+            return
+        with ExitStack() as stack:
+            stack.enter_context(self.workers)
+            progress = stack.enter_context(Progress(self.config.training.examples, quiet or not leads))
+            others: Sink | None = None
+            metrics: MetricsFile | None = None
+            if leads:
+                length = 0 if self.checkpoint is None else self.checkpoint.state["metrics"]
+                metrics = stack.enter_context(MetricsFile.resume(self.directory / METRICS, length))
+                if sinks:
+                    name = self.directory.name
+                    others = open_sinks(sinks, self.directory, name, self.config.to_dict())
+                    stack.callback(others.close)
+            self._targets = [target for target in (metrics, progress, others) if target is not None]
+            if self.checkpoint is not None:
+                progress.note(f"resumed at {self.examples:,} examples")
+            wish = stack.enter_context(_wishes_to_stop())
+            clock = time.monotonic()
+            self._begin(clock)
+            saved = clock
+            while self.finished is None:
+                stop_now = self._step(bool(wish))
+                self._report()
+                milestone = keep_every is not None and self._crossed(keep_every)
+                now = time.monotonic()
+                due = self.finished is not None or stop_now or milestone or now - saved >= save_every
+                if metrics is not None and due:
+                    if self._save(metrics, milestone):
+                        progress.checkpointed()
+                    saved = now
+                if stop_now and self.finished is None:
+                    raise KeyboardInterrupt
+            if leads:
+                save_weights(self.model, self.directory / WEIGHTS)
+
+    # One step.
+
+    def _step(self, wish_to_stop: bool) -> bool:
+        """Take one step; true if some process was asked to stop."""
+        settings = self.config.training
+        first = settings.first_batch_size or settings.batch_size
+        size = batch_size_at(self.examples, first=first, last=settings.batch_size, ramp=settings.ramp)
+        pieces = self.feed.next(size)
+        if self.optimizer.wants_hessian:
+            self.optimizer.zero_grad()
+            self._gradients(pieces, size, sampled=True)
+            self.optimizer.update_hessian(size)
+        self.optimizer.zero_grad()
+        outcome = self._gradients(pieces, size)
+        stop = self._count(pieces, outcome, size, wish_to_stop)
+        norm = clip_gradients(self.parameters, settings.clip)
+        if not math.isfinite(norm) or not math.isfinite(self.tally.loss):
+            what = "gradient" if math.isfinite(self.tally.loss) else "loss"
+            raise NotFiniteError(
+                f"the {what} is not finite at example {self.examples:,} (step {self.step:,}); the last good checkpoint "
+                f"stays in {self.directory}. A smaller training.learning_rate={settings.learning_rate:g} or "
+                f"training.clip={settings.clip:g} may help"
+            )
+        self.rate = settings.learning_rate * self._rate_factor(size)
+        self.optimizer.step(self.rate)
+        self.tally.gradient_norm += norm
+        self.tally.steps += 1
+        self.examples += size
+        self.size = size
+        self.step += 1
+        if self.feed.observe(self._stage_right, self._stage_seen):
+            if self.feed.at_last_stage:
+                self.last_stage_at = self.examples
+            self._write({"kind": "stage", "examples": self.examples, "stage": self.feed.describe()})
+        return stop
+
+    def _gradients(self, pieces: Sequence[Batch], size: int, *, sampled: bool = False) -> Outcome:
+        """Gradients of the whole batch, over all its parts and all processes, in the parameters."""
+        settings = self.config.training
+        kind = "soft" if getattr(self.config.problem, "label", "") == "soft" else settings.loss
+        numbers = self._uniform(pieces, size) if sampled else [None] * len(pieces)
+        outcomes: list[Outcome] = []
+        for part in range(settings.accumulate):
+            taken: list[Batch] = []
+            chosen: list[np.ndarray] = []
+            for piece, uniform in zip(pieces, numbers, strict=True):
+                begin, end = (len(piece) * i // settings.accumulate for i in (part, part + 1))
+                taken.append(piece.take(slice(begin, end)))
+                if uniform is not None:
+                    chosen.append(uniform[begin:end])
+            task = make_task(self.model, taken)
+            draws = torch.from_numpy(np.concatenate(chosen)) if sampled else None
+            found = add_gradients(
+                self.model, task, self.workers, kind=kind, total=size, limit=self.limit, sampled=draws
+            )
+            outcomes.append(found)
+        for parameter in self.parameters:
+            if parameter.grad is None:  # a bias that the softmax does not see
+                parameter.grad = torch.zeros_like(parameter)
+        self.processes.add_up([p.grad for p in self.parameters if p.grad is not None])
+        return _in_order(outcomes, pieces, settings.accumulate)
+
+    def _uniform(self, pieces: Sequence[Batch], size: int) -> list[np.ndarray]:
+        """Numbers to draw labels with, keyed by seed and example: the same for any number of processes."""
+        source = np.random.Generator(np.random.Philox(key=[self.config.seed & (2**63 - 1), self.examples]))
+        whole = source.random((size, self.model.answer_width), np.float32)
+        found: list[np.ndarray] = []
+        at = 0
+        for piece in pieces:
+            mine = at + self.processes.rank * len(piece)
+            found.append(whole[mine : mine + len(piece)])
+            at += len(piece) * self.processes.count
+        return found
+
+    def _rate_factor(self, size: int) -> float:
+        settings = self.config.training
+        begin, end = self._decay_span()
+        if settings.schedule == "constant" or begin is None or end is None:
+            kind, begin, end = "constant", 0, 1
+        else:
+            kind, begin = settings.schedule, max(begin, settings.warmup)
+            end = max(end, begin + 1)
+        return rate_factor(
+            self.examples,
+            size=size,
+            kind=kind,
+            warmup=settings.warmup,
+            decay_start=begin,
+            decay_end=end,
+            floor=settings.floor,
+        )
+
+    def _decay_span(self) -> tuple[int | None, int | None]:
+        """From where to where the rate falls; none while a curriculum has not come to its last stage."""
+        settings = self.config.training
+        if self.config.curriculum.over == "none":
+            begin = settings.warmup if settings.decay is None else settings.examples - settings.decay
+            return max(begin, 0), settings.examples
+        if self.last_stage_at is None:
+            return None, None
+        length = settings.examples - self.last_stage_at if settings.decay is None else settings.decay
+        return self.last_stage_at, self.last_stage_at + length
+
+    # Counting and reporting.
+
+    def _count(self, pieces: Sequence[Batch], outcome: Outcome, size: int, wish_to_stop: bool) -> bool:
+        """Add this step's counts, over all processes; true if any of them was asked to stop."""
+        levels = np.concatenate([piece.difficulty[:, 0] for piece in pieces])
+        own = len(pieces[0])
+        counts = np.array(
+            [
+                outcome.loss.astype(np.float64).sum(),
+                outcome.correct[:own].sum(),
+                own,
+                training_flops(self.model, outcome.rows),
+                sum(int(piece.redraws.sum()) for piece in pieces),
+                wish_to_stop,
+            ],
+            np.float64,
+        )
+        right, seen = (np.bincount(found, minlength=LEVELS) for found in (levels[outcome.correct], levels))
+        sums = self.processes.add_numbers(np.concatenate([counts, right, seen]), self.device)
+        right, seen = sums[len(counts) :].reshape(2, LEVELS)
+        self.tally.loss += sums[0]
+        self.tally.right += right
+        self.tally.seen += seen
+        self._stage_right, self._stage_seen = int(sums[1]), int(sums[2])
+        self.flops += sums[3]
+        self.redrawn += int(sums[4])
+        if self.published_at is None and size >= PUBLISHED_BATCH and right.sum() >= PUBLISHED_RULE * size:
+            self.published_at = self.examples + size
+        return bool(sums[5])
+
+    def _crossed(self, every: int) -> bool:
+        """Whether the last step passed a multiple of `every`."""
+        return self.examples // every > (self.examples - self.size) // every
+
+    def _begin(self, clock: float) -> None:
+        self._clock, self._line_clock, self._line_examples = clock, clock, self.examples
+
+    def _seconds(self) -> float:
+        return self.seconds + time.monotonic() - self._clock
+
+    def _report(self) -> None:
+        """Write the lines that are due and decide whether the run ends."""
+        settings = self.config.training
+        _, decay_end = self._decay_span()
+        ended = self.examples >= settings.examples
+        decayed = (
+            self.config.curriculum.over != "none"
+            and settings.schedule != "constant"
+            and settings.decay is not None
+            and decay_end is not None
+            and self.examples >= decay_end
+        )
+        late = settings.minutes is not None and self._all_late(settings.minutes)
+        if self._crossed(settings.log_every) or ended or decayed or late:
+            self._write_window()
+        if self._crossed(settings.validate_every) or ended or decayed or late:
+            verdict = self._validate()
+            if settings.stop != "never" and verdict[settings.stop]:
+                self.finished = settings.stop
+        if self.finished is None:
+            self.finished = "examples" if ended else "decay" if decayed else "minutes" if late else None
+        if self.finished is not None:
+            line = {"kind": "end", "examples": self.examples, "reason": self.finished}
+            self._write({**line, "flops": self.flops, "published_at": self.published_at, "seconds": self._seconds()})
+
+    def _all_late(self, minutes: float) -> bool:
+        late = np.array([self.processes.leads and self._seconds() >= 60 * minutes], np.float64)
+        return bool(self.processes.add_numbers(late, self.device)[0])
+
+    def _write_window(self) -> None:
+        now = time.monotonic()
+        self._write(
+            {
+                "kind": "train",
+                "examples": self.examples,
+                "step": self.step,
+                **self.tally.fields(self.config.problem.columns[0]),
+                "learning_rate": self.rate,
+                "batch_size": self.size,
+                "stage": self.feed.describe(),
+                "guard": self.redrawn,
+                "flops": self.flops,
+                "seconds": self._seconds(),
+                "examples_per_second": (self.examples - self._line_examples) / max(now - self._line_clock, 1e-9),
+            }
+        )
+        self._line_clock, self._line_examples = now, self.examples
+        self.tally = Tally()
+
+    def _validate(self) -> dict[str, Any]:
+        found = validate(ModelJudge(self.model, self.workers), self.validation, self.processes, self.device)
+        for name in ("converged", "converged_each"):
+            if found[name]:
+                self.converged_at.setdefault(name, self.examples)
+        line = {"kind": "validation", "examples": self.examples}
+        self._write({**line, **found, "seconds": self._seconds()})
+        return found
+
+    def _write(self, line: dict[str, Any]) -> None:
+        for target in self._targets:
+            target.write(line)
+
+    # Saving and going on.
+
+    def state(self) -> dict[str, Any]:
+        """Everything besides tensors that the run needs to go on, as plain values."""
+        return {
+            "examples": self.examples,
+            "step": self.step,
+            "seconds": self._seconds(),
+            "flops": self.flops,
+            "redrawn": self.redrawn,
+            "last_stage_at": self.last_stage_at,
+            "published_at": self.published_at,
+            "converged_at": self.converged_at,
+            "finished": self.finished,
+            "tally": self.tally.state(),
+            "feed": self.feed.state(),
+            "processes": self.processes.count,
+            "config": self.config.digest,
+        }
+
+    def _save(self, metrics: MetricsFile, milestone: bool) -> bool:
+        """Write a checkpoint; a disk that does not take it is reported and the run goes on."""
+        tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"optimizer/{name}": value for name, value in self.optimizer.state().items()}
+        try:
+            state = {**self.state(), "metrics": metrics.sync()}
+            save_checkpoint(self.directory / CHECKPOINTS, tensors, state, milestone=milestone)
+        except OSError as error:
+            warn(f"no checkpoint at {self.examples:,} examples: {error.strerror or error}; the last good one stays")
+            return False
+        return True
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state, tensors = checkpoint.state, checkpoint.tensors
+        name = f"run={str(self.directory)!r}"
+        if state["config"] != self.config.digest:
+            raise ValueError(f"{name}: its checkpoints are of another config")
+        fill(self.model, {k[6:]: v for k, v in tensors.items() if k.startswith("model/")}, name)
+        self.optimizer.load_state({k[10:]: v for k, v in tensors.items() if k.startswith("optimizer/")})
+        for field in ("examples", "step", "seconds", "flops", "redrawn", "last_stage_at", "published_at"):
+            setattr(self, field, state[field])
+        self.converged_at = dict(state["converged_at"])
+        self.tally = Tally.from_state(state["tally"])
+        self.feed.load_state(state["feed"])
+        if state["processes"] != self.processes.count and self.processes.leads:
+            warn(
+                f"{name}: was trained by {state['processes']} processes, now by {self.processes.count}: "
+                "the same examples, but sums of floats may differ in their last bits"
+            )
+
+
+def _in_order(outcomes: Sequence[Outcome], pieces: Sequence[Batch], parts: int) -> Outcome:
+    """The outcomes of the parts of a batch, in the order of its pieces."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    order: list[tuple[int, int, int]] = []
+    for part in range(parts):
+        at = 0
+        for number, piece in enumerate(pieces):
+            size = len(piece) * (part + 1) // parts - len(piece) * part // parts
+            order.append((number, part, at))
+            at += size
+    found: dict[str, list[np.ndarray]] = {"loss": [], "correct": [], "rows": []}
+    for number, part, at in sorted(order):
+        piece = pieces[number]
+        size = len(piece) * (part + 1) // parts - len(piece) * part // parts
+        for name, values in found.items():
+            values.append(getattr(outcomes[part], name)[at : at + size])
+    joined = {name: np.concatenate(values) for name, values in found.items()}
+    return Outcome(loss=joined["loss"], correct=joined["correct"], rows=joined["rows"])
+
+
+@contextmanager
+def _wishes_to_stop() -> Generator[list[int]]:
+    """A list that gets an entry when the process is asked to stop; asked twice, it stops at once."""
+    wishes: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield wishes
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if wishes:
+            raise KeyboardInterrupt
+        wishes.append(number)
+
+    names = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, note) for number in names}
+    try:
+        yield wishes
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,48 @@
+"""Validation during training: the held-out validation problems, shared among the processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from pathmerge.evaluation.accuracy import converged, evaluate_cells, name_cell, row_of
+from pathmerge.heldout import HeldOutCell
+from pathmerge.models.judge import ModelJudge
+from pathmerge.training.processes import Processes
+
+
+def validate(
+    judge: ModelJudge, cells: Sequence[HeldOutCell], processes: Processes, device: torch.device
+) -> dict[str, Any]:
+    """Loss, accuracy, accuracy by difficulty and the verdicts, the same on every process."""
+    names = [name_cell(cell.distribution) for cell in cells]
+    mine = range(processes.rank, len(cells), processes.count)
+    table = evaluate_cells(judge, [cells[i] for i in mine], heuristics=False)
+    found = {(row.distribution, row.difficulty): row for row in table.rows}
+    sums = np.zeros((len(cells), 3))
+    for i in mine:
+        row = found[names[i]]
+        sums[i] = row.examples, row.correct, row.loss * row.examples if row.examples else 0.0
+    sums = processes.add_numbers(sums.reshape(-1), device).reshape(sums.shape)
+    rows = [
+        row_of(name, int(n), int(right), loss / n if n else math.nan)
+        for name, (n, right, loss) in zip(names, sums, strict=True)
+    ]
+    verdicts = converged(rows)
+    several = len({row.distribution for row in rows}) > 1
+    examples, right, loss = (float(column.sum()) for column in sums.T)
+    return {
+        "loss": loss / examples,
+        "accuracy": right / examples,
+        "by_difficulty": {
+            f"{row.distribution} {row.difficulty}" if several else row.difficulty: row.accuracy
+            for row in rows
+            if row.examples
+        },
+        "converged": verdicts.converged,
+        "converged_each": verdicts.converged_each,
+    }
