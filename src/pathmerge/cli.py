@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from pathmerge.cli_runs import evaluate, train_command
 from pathmerge.distributions import DISTRIBUTIONS
 from pathmerge.errors import check_choice, check_range
 from pathmerge.problems.balanced import Balanced
@@ -74,8 +75,8 @@ def sample(distribution: Distribution, options: SampleOptions) -> int:
         held_out = read_problems(options.held_out, "held_out").held_out
         if options.out is not None and options.out.resolve() == options.held_out.resolve():
             raise ValueError(f"out={str(options.out)!r}: must not be the held-out file itself")
-    _announce_compilation(distribution)
-    with _progress("drawing", options.count, long=options.count > NOT_LONG) as advance:
+    announce_compilation(distribution)
+    with progress_bar("drawing", options.count, long=options.count > NOT_LONG) as advance:
         batch = distribution.sample(
             options.count,
             seed=options.seed,
@@ -119,8 +120,8 @@ def verify(file: Annotated[Path, tyro.conf.Positional], held_out: Path | None = 
 
     problems = read_problems(file)
     held = None if held_out is None else read_problems(held_out, "held_out")
-    _announce_compilation(problems.distribution)
-    with _progress("judging", len(problems), long=len(problems) > 1000) as advance:
+    announce_compilation(problems.distribution)
+    with progress_bar("judging", len(problems), long=len(problems) > 1000) as advance:
         verdict = judge(problems, held, advance)
     show.print_verdict(problems, verdict)
     return 0 if verdict.right else 1
@@ -135,7 +136,7 @@ def gallery(folder: Annotated[Path, tyro.conf.Positional] = Path("docs"), check:
     """
     from pathmerge.gallery import stale, write_gallery
 
-    _announce_compilation(Balanced(input_size=64))
+    announce_compilation(Balanced(input_size=64))
     if check:
         old = stale(folder)
         for name in old:
@@ -146,7 +147,7 @@ def gallery(folder: Annotated[Path, tyro.conf.Positional] = Path("docs"), check:
     return 0
 
 
-def _announce_compilation(distribution: Distribution) -> None:
+def announce_compilation(distribution: Distribution) -> None:
     from pathmerge.kernels.compile import is_compiled
 
     words = (distribution.layout.max_vertices + 63) // 64
@@ -173,7 +174,18 @@ def _sample_help() -> int:
     raise AssertionError("`sample` has subcommands of its own")
 
 
-COMMANDS: dict[str, Callable[..., int]] = {"sample": _sample_help, "verify": verify, "gallery": gallery}
+def _train_help() -> int:
+    """Train a model, or go on where the same command stopped."""
+    raise AssertionError("`train` is made for its arguments")
+
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "sample": _sample_help,
+    "train": _train_help,
+    "evaluate": evaluate,
+    "verify": verify,
+    "gallery": gallery,
+}
 SUBCOMMANDS: dict[str, dict[str, Callable[..., int]]] = {
     "sample": {name: _sampler(kind) for name, kind in DISTRIBUTIONS.items()}
 }
@@ -193,6 +205,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands, program = SUBCOMMANDS[args[0]], f"pathmerge {args[0]}"
         args = args[1:]
     try:
+        if args and args[0] == "train" and program == "pathmerge":
+            program = "pathmerge train"
+            command, args = train_command(args[1:])
+            return _parse(command, program, args)()
         if args and not args[0].startswith("-"):
             check_choice("command", args[0], tuple(commands))
         return _parse(commands, program, args)()
@@ -203,6 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody reads on. What is still in the buffer must not raise again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ArithmeticError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
     except (ValueError, OSError, MemoryError) as error:
         print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -224,7 +243,9 @@ def _settle_terminal() -> None:
                 signal.signal(getattr(signal, name), stop)
 
 
-def _parse(commands: dict[str, Callable[..., int]], program: str, args: list[str]) -> Callable[[], int]:
+def _parse(
+    commands: dict[str, Callable[..., int]] | Callable[..., int], program: str, args: list[str]
+) -> Callable[[], int]:
     """Parse without running: each command becomes one that keeps its arguments for later. What tyro has to say against
     the arguments becomes a ValueError of one line."""
     kept: list[Callable[[], int]] = []
@@ -241,13 +262,16 @@ def _parse(commands: dict[str, Callable[..., int]], program: str, args: list[str
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            tyro.extras.subcommand_cli_from_dict(
-                {name: later(command) for name, command in commands.items()},
-                prog=program,
-                args=args,
-                use_underscores=False,
-                description=None if program != "pathmerge" else DESCRIPTION,
-            )
+            if callable(commands):
+                tyro.cli(later(commands), prog=program, args=args, use_underscores=False)
+            else:
+                tyro.extras.subcommand_cli_from_dict(
+                    {name: later(command) for name, command in commands.items()},
+                    prog=program,
+                    args=args,
+                    use_underscores=False,
+                    description=None if program != "pathmerge" else DESCRIPTION,
+                )
     except SystemExit as stop:
         if stop.code:
             raise ValueError(_one_line(complaint.getvalue())) from None
@@ -276,11 +300,12 @@ def _one_line(box: str) -> str:
         r"\1=\2: must be a whole number, or None",
         line,
     )
+    line = re.sub(r"^Error parsing \S+: (?=\S+=.*must )", "", line)
     return f"{line.rstrip('.')}; --help lists what is allowed"
 
 
 @contextlib.contextmanager
-def _progress(what: str, total: int, *, long: bool) -> Generator[Callable[[int], None] | None]:
+def progress_bar(what: str, total: int, *, long: bool) -> Generator[Callable[[int], None] | None]:
     """A bar on a terminal, nothing elsewhere or when the work is short."""
     if not long:
         yield None

@@ -45,6 +45,7 @@ from pathmerge.training.sinks import Sink, open_sinks
 from pathmerge.training.tally import LEVELS, Tally
 from pathmerge.training.validate import validate
 
+FEWEST_ROWS = 256
 PUBLISHED_RULE = 0.995
 PUBLISHED_BATCH = 256
 TABLES = ("embedding", "positions", "vertices", "kinds", "answer.weight")
@@ -137,7 +138,6 @@ class Trainer:
             shard=(processes.rank, processes.count),
         )
         self.workers = Workers(settings.threads if device.type == "cpu" else 1)
-        self.limit = PART_ROWS if device.type == "cpu" else 2**40
         if self.checkpoint is not None:
             self._restore(self.checkpoint)
 
@@ -241,15 +241,20 @@ class Trainer:
                     chosen.append(uniform[begin:end])
             task = make_task(self.model, taken)
             draws = torch.from_numpy(np.concatenate(chosen)) if sampled else None
-            found = add_gradients(
-                self.model, task, self.workers, kind=kind, total=size, limit=self.limit, sampled=draws
-            )
+            limit = self._part_rows(int(task.rows.sum()))
+            found = add_gradients(self.model, task, self.workers, kind=kind, total=size, limit=limit, sampled=draws)
             outcomes.append(found)
         for parameter in self.parameters:
             if parameter.grad is None:  # a bias that the softmax does not see
                 parameter.grad = torch.zeros_like(parameter)
         self.processes.add_up([p.grad for p in self.parameters if p.grad is not None])
         return _in_order(outcomes, pieces, settings.accumulate)
+
+    def _part_rows(self, rows: int) -> int:
+        """Tokens to compute at once: few enough for a core's cache and for every thread to get some."""
+        if self.device.type != "cpu":
+            return 2**40
+        return max(FEWEST_ROWS, min(PART_ROWS, -(-rows // self.workers.threads)))
 
     def _uniform(self, pieces: Sequence[Batch], size: int) -> list[np.ndarray]:
         """Numbers to draw labels with, keyed by seed and example: the same for any number of processes."""
@@ -291,6 +296,14 @@ class Trainer:
             return None, None
         length = settings.examples - self.last_stage_at if settings.decay is None else settings.decay
         return self.last_stage_at, self.last_stage_at + length
+
+    def _until(self) -> int:
+        """The example at which the run ends, as far as that is known; it may converge before."""
+        settings = self.config.training
+        _, end = self._decay_span()
+        if self.config.curriculum.over == "none" or settings.schedule == "constant" or settings.decay is None:
+            return settings.examples
+        return settings.examples if end is None else min(end, settings.examples)
 
     # Counting and reporting.
 
@@ -335,24 +348,18 @@ class Trainer:
     def _report(self) -> None:
         """Write the lines that are due and decide whether the run ends."""
         settings = self.config.training
-        _, decay_end = self._decay_span()
-        ended = self.examples >= settings.examples
-        decayed = (
-            self.config.curriculum.over != "none"
-            and settings.schedule != "constant"
-            and settings.decay is not None
-            and decay_end is not None
-            and self.examples >= decay_end
-        )
+        until = self._until()
+        ended = self.examples >= until
         late = settings.minutes is not None and self._all_late(settings.minutes)
-        if self._crossed(settings.log_every) or ended or decayed or late:
+        if self._crossed(settings.log_every) or ended or late:
             self._write_window()
-        if self._crossed(settings.validate_every) or ended or decayed or late:
+        if self._crossed(settings.validate_every) or ended or late:
             verdict = self._validate()
             if settings.stop != "never" and verdict[settings.stop]:
                 self.finished = settings.stop
         if self.finished is None:
-            self.finished = "examples" if ended else "decay" if decayed else "minutes" if late else None
+            done = "examples" if until == settings.examples else "decay"
+            self.finished = done if ended else "minutes" if late else None
         if self.finished is not None:
             line = {"kind": "end", "examples": self.examples, "reason": self.finished}
             self._write({**line, "flops": self.flops, "published_at": self.published_at, "seconds": self._seconds()})
@@ -367,6 +374,7 @@ class Trainer:
             {
                 "kind": "train",
                 "examples": self.examples,
+                "until": self._until(),
                 "step": self.step,
                 **self.tally.fields(self.config.problem.columns[0]),
                 "learning_rate": self.rate,

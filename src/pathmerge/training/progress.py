@@ -5,6 +5,7 @@ Choices a reader could not guess:
 - Accuracies are cut, not rounded: 1.000 means that every one was right.
 - Difficulties stand together in at most 5 bands of equally many levels: L1-4 is lookahead 1 to 4. The levels are those
   met so far, so that a band does not move when a short window has none of its problems.
+- A line's `until`, the end as far as it is known by then, takes the place of `total`.
 - The speed is the line's own; the mean and the eta count from the first line seen here, pauses for validation included.
   The eta is to the limit of examples; a run that converges ends sooner.
 """
@@ -103,6 +104,7 @@ class Progress:
     def write(self, line: Mapping[str, Any]) -> None:
         """Take a line in, and show it if it is time."""
         now, kind = self._clock(), line["kind"]
+        self._total = line.get("until", self._total)
         if "examples" in line:
             self._latest = (now, line["examples"])
             self._first = self._first or self._latest

@@ -1,0 +1,113 @@
+"""Recipes: functions from an input size to a whole config. A variant is a few changed fields on top.
+
+Each names its track (SPEC section 9): T0 the paper's model, data and optimizer; T1 another optimizer, schedule or
+order; T1m the same with an initialisation that matches tokens; T2m one token per edge, with such an initialisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pathmerge.errors import check_choice
+from pathmerge.models.config import Edges, OneHot
+from pathmerge.problems.balanced import Balanced
+from pathmerge.training.config import RunConfig, Training
+from pathmerge.training.curriculum import Curriculum
+
+
+def layers_for(input_size: int) -> int:
+    """Enough for the largest lookahead that fits: each layer can double the distance seen, two more join and read."""
+    farthest = ((input_size - 5) // 3 - 1) // 2
+    return max(3, (farthest - 1).bit_length() + 2)
+
+
+def paper(input_size: int, seed: int = 0) -> RunConfig:
+    """T0: the paper's model and settings, with the optimizer its runs really used (SPEC section 8)."""
+    return RunConfig(
+        problem=Balanced(input_size=input_size),
+        model=OneHot(input_size=input_size, layers=6),
+        training=Training(
+            optimizer="signum",
+            learning_rate=1e-5,
+            weight_decay=0.1,
+            clip=0.0,
+            batch_size=1024,
+            examples=883_000_000,
+            validate_every=2**18,
+            log_every=2**16,
+        ),
+        seed=seed,
+        recipe="paper",
+    )
+
+
+def tuned(input_size: int, seed: int = 0) -> RunConfig:
+    """T1: the paper's model, tokens and labels; AdamW at a working rate, and problems that grow."""
+    return RunConfig(
+        problem=Balanced(input_size=input_size),
+        model=OneHot(input_size=input_size, layers=layers_for(input_size)),
+        training=_tuned_training(),
+        curriculum=_growing(),
+        seed=seed,
+        recipe="tuned",
+    )
+
+
+def matched(input_size: int, seed: int = 0) -> RunConfig:
+    """T1m: `tuned`, with attention that starts out matching equal vertices."""
+    return RunConfig(
+        problem=Balanced(input_size=input_size),
+        model=OneHot(input_size=input_size, layers=layers_for(input_size), initialisation="matching"),
+        training=_tuned_training(),
+        curriculum=_growing(),
+        seed=seed,
+        recipe="matched",
+    )
+
+
+def efficient(input_size: int, seed: int = 0) -> RunConfig:
+    """T2m: one token per edge, two heads that start out following edges forwards and backwards."""
+    return RunConfig(
+        problem=Balanced(input_size=input_size),
+        model=Edges(input_size=input_size, layers=layers_for(input_size), initialisation="matching"),
+        training=_tuned_training(),
+        curriculum=_growing(),
+        seed=seed,
+        recipe="efficient",
+    )
+
+
+def _tuned_training() -> Training:
+    return Training(
+        optimizer="adamw",
+        learning_rate=1e-3,
+        weight_decay=0.01,
+        beta2=0.98,
+        clip=1.0,
+        warmup=12_800,
+        schedule="linear",
+        decay=300_000,
+        batch_size=64,
+        examples=3_000_000,
+        stop="converged_each",
+        validate_every=20_000,
+        log_every=5_000,
+    )
+
+
+def _growing() -> Curriculum:
+    return Curriculum(over="size", first=5, step=2, threshold=0.9, window=1024)
+
+
+RECIPES: dict[str, Callable[[int, int], RunConfig]] = {
+    "paper": paper,
+    "tuned": tuned,
+    "matched": matched,
+    "efficient": efficient,
+}
+
+
+def recipe(name: str, input_size: int, seed: int = 0) -> RunConfig:
+    """The config of a recipe by its name."""
+    check_choice("recipe", name, tuple(RECIPES))
+    return RECIPES[name](input_size, seed)
