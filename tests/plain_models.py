@@ -201,11 +201,10 @@ def plain_correct(batch: Batch, row: int, answer: Sequence[int]) -> bool:
 
 
 def plain_gradients(loss: Tensor, weights: Weights) -> dict[str, Tensor]:
-    found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-    return {
-        name: torch.zeros_like(value) if g is None else g
-        for (name, value), g in zip(weights.items(), found, strict=True)
-    }
+    found = torch.autograd.grad(
+        loss, list(weights.values()), allow_unused=True, materialize_grads=True, retain_graph=True
+    )
+    return dict(zip(weights, found, strict=True))
 
 
 def unseen(config: ModelConfig, name: str) -> bool:
@@ -250,7 +249,7 @@ class Case(NamedTuple):
 CASES: dict[str, Case] = {
     "one-hot": Case(OneHot(input_size=32, layers=3), pm.Balanced(input_size=32)),
     "one-hot matching": Case(OneHot(input_size=20, layers=2, initialisation="matching"), pm.Star(input_size=20)),
-    "one-hot 2 heads": Case(OneHot(input_size=20, layers=2, heads=2), pm.DFS(input_size=20)),
+    "one-hot 2 heads": Case(OneHot(input_size=32, layers=2, heads=2), pm.DFS(input_size=32, mode="naive")),
     "one-hot 2 loops": Case(OneHot(input_size=14, layers=2, loops=2), pm.Naive(input_size=14)),
     "one-hot causal": Case(OneHot(input_size=26, layers=2, causal=True), pm.SelectionInference(input_size=26)),
     "one-hot rotary": Case(OneHot(input_size=20, layers=2, positions="rotary"), pm.Balanced(input_size=20)),

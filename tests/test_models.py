@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from plain_models import (
     ANSWER_WORDS,
     CASES,
@@ -25,6 +24,7 @@ from plain_models import (
     unseen,
 )
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import pathmerge as pm
 from pathmerge.encodings.edges import EDGE, PAD, QUERY, encode
@@ -32,12 +32,20 @@ from pathmerge.encodings.language import BLANK, Language
 from pathmerge.encodings.sentences import LanguageBatch
 from pathmerge.models.config import Edges, ModelConfig, OneHot, Rotary, model_from_dict
 from pathmerge.models.transformer import Inputs, Transformer
+from pathmerge.parallel import Workers
 from pathmerge.problems.distribution import Distribution
 
 TEXT = [name for name, case in CASES.items() if isinstance(case.model, OneHot) and case.model.text]
 SEQUENCES = [name for name, case in CASES.items() if isinstance(case.model, OneHot)]
 SYMBOLIC = [name for name in SEQUENCES if name not in TEXT]
 EDGES = [name for name in CASES if name not in SEQUENCES]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_core():
+    """Small operations on several cores wait for each other, ten times as long where other tests run beside them."""
+    with Workers(1):
+        yield
 
 
 def run(model: Transformer, tokens: Tensor) -> Tensor:
@@ -101,7 +109,7 @@ CLEAR = 5e-6
 
 def clear_of_kinks(name: str) -> tuple[Transformer, Inputs, dict[str, Tensor], Tensor]:
     for seed in range(50):
-        model, _, inputs = ready(name, 4, seed)
+        model, _, inputs = ready(name, 8, seed)
         weights = plain_weights(model)
         before: list[float] = []
         logits = plain_logits(model.config, weights, inputs.tokens, before)
@@ -123,7 +131,7 @@ def test_logits_and_gradients_are_those_of_the_plain_model(name: str):
         assert logits.dtype == torch.float32
         assert logits.shape == plain.shape
         assert (logits.double() - plain).abs().max() < 1e-5
-        chosen = F.cross_entropy(logits.flatten(0, -2), inputs.targets.flatten(), reduction="sum")
+        chosen = cross_entropy(logits.flatten(0, -2), inputs.targets.flatten(), reduction="sum")
         (chosen / len(plain)).backward()
         error, where = gradient_error(config, gradients_of(model), expected)
         assert error < 1e-5, where
@@ -146,7 +154,7 @@ def test_gradients_of_both_faces_differ_only_where_a_relu_is_at_its_kink():
 
     def gradients(logits: Tensor) -> dict[str, Tensor]:
         model.zero_grad()
-        F.cross_entropy(logits.flatten(0, 1), inputs.targets.flatten()).backward()
+        cross_entropy(logits.flatten(0, 1), inputs.targets.flatten()).backward()
         return gradients_of(model)
 
     def error(held: float) -> float:
@@ -173,7 +181,7 @@ def test_both_faces_agree_in_double_precision(heads: int):
 
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_sequences_are_read_as_they_are(name: str):
-    model, batch, inputs = ready(name, 4)
+    _, batch, inputs = ready(name, 4)
     if name in SYMBOLIC:
         assert np.array_equal(inputs.tokens.numpy(), batch.tokens)
         assert inputs.targets[:, 0].tolist() == batch.label.tolist()

@@ -86,7 +86,7 @@ def _tuned_training() -> Training:
         clip=1.0,
         warmup=12_800,
         schedule="linear",
-        decay=300_000,
+        decay=200_000,
         batch_size=64,
         examples=3_000_000,
         stop="converged_each",
@@ -96,7 +96,7 @@ def _tuned_training() -> Training:
 
 
 def _growing() -> Curriculum:
-    return Curriculum(over="size", first=5, step=2, threshold=0.9, window=1024)
+    return Curriculum(over="size", first=5, step=2, threshold=0.95, window=1024)
 
 
 RECIPES: dict[str, Callable[[int, int], RunConfig]] = {

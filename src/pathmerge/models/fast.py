@@ -5,7 +5,8 @@ What is saved, all of it exact:
 - With one head of full width, q·k = x̂ A x̂ᵀ with A = W_qᵀ W_k, and v followed by o is one matrix: four large products
   instead of six. What shifts all scores of a row alike (the key's bias) is left out: the softmax does not see it.
 - `last` rows only, where no others are needed.
-- The backward pass of a one-head block is written out, so that each product is made once, in place where possible.
+- The first layer of a one-hot model looks two of its products up in tables, and needs no norm and no input gradient.
+- Backward passes are written out, so that each product is made once, in place where possible.
 
 The small products A and v·o are made once per step from the separate parameters (`Transformer.prepare`).
 """
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pathmerge.models.transformer import Block
 
 EPSILON = 1e-5
-_ONE_HEAD = ("A", "a", "M", "m", "W1", "b1", "W2", "b2")
 
 
 def fold_one_head(block: Block) -> dict[str, Tensor]:
@@ -65,83 +65,111 @@ def _fold_feed_forward(block: Block) -> dict[str, Tensor]:
     }
 
 
+def fold_first(weights: Mapping[str, Tensor], tokens: int, places: int) -> dict[str, Tensor]:
+    """Tables that take the place of A and M in the first layer of a one-hot model (`first_block`).
+
+    A row of its input is two ones among zeros, so its mean and variance are known, and a product of the normalised row
+    with a matrix is a row for the token plus a row for the place.
+    """
+    width = weights["0.A"].shape[0]
+    mean = 2 / width
+    scale = (mean - mean**2 + EPSILON) ** -0.5
+    found: dict[str, Tensor] = {}
+    for name, start, factor in (("A", weights["0.a"], scale), ("M", weights["0.m"], 1.0)):
+        matrix = weights[f"0.{name}"] * (scale * factor)
+        found[f"first.{name}.tokens"] = matrix[:tokens]
+        found[f"first.{name}.places"] = matrix[width - places :] + start * factor - mean * matrix.sum(0)
+    return found
+
+
+def first_block(x: Tensor, tokens: Tensor, weights: Mapping[str, Tensor], bias: Tensor) -> Tensor:
+    """The first layer of a one-hot model: `x` holds one-hot tokens and places and needs no gradient."""
+    rows = x.shape[1]
+    asked = F.embedding(tokens, weights["first.A.tokens"]) + weights["first.A.places"][-rows:]
+    # The mean of x and the key's part of the norm shift all scores of a row alike, but for the scale (in the tables).
+    pattern = torch.softmax(torch.baddbmm(bias, asked, x.transpose(1, 2)), -1)
+    told = F.embedding(tokens, weights["first.M.tokens"]) + weights["first.M.places"][-rows:]
+    return _FeedForward.apply(x + torch.bmm(pattern, told), *_feed_forward(weights, 0))  # pyright: ignore[reportReturnType]
+
+
 def one_head_block(x: Tensor, weights: Mapping[str, Tensor], at: int, bias: Tensor, last: int | None) -> Tensor:
     """One layer on B x T x D; with `last`, only the last rows come out."""
-    given = [weights[f"{at}.{name}"] for name in _ONE_HEAD]
+    A, a, M, m = (weights[f"{at}.{name}"] for name in ("A", "a", "M", "m"))
     if last is None:
-        return _OneHead.apply(x, bias, *given)  # pyright: ignore[reportReturnType]
-    A, a, M, m, W1, b1, W2, b2 = given
-    width = (x.shape[-1],)
-    h = F.layer_norm(x, width, eps=EPSILON)
-    asked = torch.addmm(a, h[:, -last:].flatten(0, 1), A).view(x.shape[0], last, -1)
-    scores = torch.baddbmm(bias[:, -last:], asked, h.transpose(1, 2))
-    seen = torch.bmm(torch.softmax(scores, -1), h)
-    y = x[:, -last:] + torch.matmul(seen, M) + m
-    h = F.layer_norm(y, width, eps=EPSILON)
-    return y + torch.matmul(torch.relu(torch.matmul(h, W1) + b1), W2) + b2
+        x1 = _Attention.apply(x, bias, A, a, M, m)
+    else:
+        h = F.layer_norm(x, (x.shape[-1],), eps=EPSILON)
+        asked = torch.addmm(a, h[:, -last:].flatten(0, 1), A).view(x.shape[0], last, -1)
+        pattern = torch.softmax(torch.baddbmm(bias[:, -last:], asked, h.transpose(1, 2)), -1)
+        x1 = x[:, -last:] + torch.matmul(torch.bmm(pattern, h), M) + m
+    return _FeedForward.apply(x1, *_feed_forward(weights, at))  # pyright: ignore[reportReturnType]
 
 
-class _OneHead(torch.autograd.Function):
-    """x + attention, then + feed-forward, on all rows, with the backward pass written out."""
+def _feed_forward(weights: Mapping[str, Tensor], at: int) -> tuple[Tensor, ...]:
+    return tuple(weights[f"{at}.{name}"] for name in ("W1", "b1", "W2", "b2"))
+
+
+class _Attention(torch.autograd.Function):
+    """x + attention of one head on all rows, with the backward pass written out."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        bias: Tensor,
-        A: Tensor,
-        a: Tensor,
-        M: Tensor,
-        m: Tensor,
-        W1: Tensor,
-        b1: Tensor,
-        W2: Tensor,
-        b2: Tensor,
-    ) -> Tensor:
-        count, rows, width = x.shape
-        x0 = x.reshape(-1, width)
-        h1, mean1, scale1 = torch.native_layer_norm(x0, [width], None, None, EPSILON)
-        asked = torch.addmm(a, h1, A)
-        h1_BTD = h1.view(x.shape)
-        pattern = torch.baddbmm(bias, asked.view(x.shape), h1_BTD.transpose(1, 2))
-        pattern = torch.softmax(pattern, -1)
-        seen = torch.bmm(pattern, h1_BTD).view(-1, width)
-        x1 = torch.addmm(x0, seen, M).add_(m)
-        h2, mean2, scale2 = torch.native_layer_norm(x1, [width], None, None, EPSILON)
-        active = torch.addmm(b1, h2, W1).relu_()
-        x2 = torch.addmm(x1, active, W2).add_(b2)
-        ctx.save_for_backward(x0, mean1, scale1, h1, asked, pattern, seen, x1, mean2, scale2, h2, active, A, M, W1, W2)
-        return x2.view(count, rows, width)
+    def forward(ctx: Any, x: Tensor, bias: Tensor, A: Tensor, a: Tensor, M: Tensor, m: Tensor) -> Tensor:
+        width = x.shape[2]
+        rows = x.reshape(-1, width)
+        h, mean, scale = torch.native_layer_norm(rows, [width], None, None, EPSILON)
+        asked = torch.addmm(a, h, A)
+        h_BTD = h.view(x.shape)
+        pattern = torch.softmax(torch.baddbmm(bias, asked.view(x.shape), h_BTD.transpose(1, 2)), -1)
+        seen = torch.bmm(pattern, h_BTD).view(-1, width)
+        ctx.save_for_backward(rows, mean, scale, h, asked, pattern, seen, A, M)
+        return torch.addmm(rows, seen, M).add_(m).view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x0, mean1, scale1, h1, asked, pattern, seen, x1, mean2, scale2, h2, active, A, M, W1, W2 = ctx.saved_tensors
-        shape, width = gradients[0].shape, x0.shape[1]
+        rows, mean, scale, h, asked, pattern, seen, A, M = ctx.saved_tensors
+        shape, width = gradients[0].shape, rows.shape[1]
         back = torch.ops.aten
-        d_x2 = gradients[0].reshape(-1, width)
-        d_active = back.threshold_backward(d_x2 @ W2.t(), active, 0)
-        d_W2, d_b2 = active.t() @ d_x2, d_x2.sum(0)
-        d_W1, d_b1 = h2.t() @ d_active, d_active.sum(0)
-        d_h2 = d_active @ W1.t()
-        d_x1 = back.native_layer_norm_backward(d_h2, x1, [width], mean2, scale2, None, None, [True, False, False])[
-            0
-        ].add_(d_x2)
-        d_M, d_m = seen.t() @ d_x1, d_x1.sum(0)
-        d_seen = (d_x1 @ M.t()).view(shape)
-        h1_BTD = h1.view(shape)
-        d_h1 = torch.bmm(pattern.transpose(1, 2), d_seen)
-        d_scores = back._softmax_backward_data(torch.bmm(d_seen, h1_BTD.transpose(1, 2)), pattern, -1, x0.dtype)
-        d_asked = torch.bmm(d_scores, h1_BTD).view(-1, width)
-        d_h1.baddbmm_(d_scores.transpose(1, 2), asked.view(shape))
-        d_A, d_a = h1.t() @ d_asked, d_asked.sum(0)
-        d_x0 = None
+        d_out = gradients[0].reshape(-1, width)
+        d_M, d_m = seen.t() @ d_out, d_out.sum(0)
+        d_seen = (d_out @ M.t()).view(shape)
+        h_BTD = h.view(shape)
+        d_h = torch.bmm(pattern.transpose(1, 2), d_seen)
+        d_scores = back._softmax_backward_data(torch.bmm(d_seen, h_BTD.transpose(1, 2)), pattern, -1, rows.dtype)
+        d_asked = torch.bmm(d_scores, h_BTD).view(-1, width)
+        d_A, d_a = h.t() @ d_asked, d_asked.sum(0)
+        d_x = None
         if ctx.needs_input_grad[0]:
-            d_h1 = d_h1.view(-1, width).addmm_(d_asked, A.t())
-            d_x0 = back.native_layer_norm_backward(d_h1, x0, [width], mean1, scale1, None, None, [True, False, False])[
-                0
-            ].add_(d_x1)
-            d_x0 = d_x0.view(shape)
-        return d_x0, None, d_A, d_a, d_M, d_m, d_W1, d_b1, d_W2, d_b2
+            d_h.baddbmm_(d_scores.transpose(1, 2), asked.view(shape))
+            d_h = d_h.view(-1, width).addmm_(d_asked, A.t())
+            d_x = back.native_layer_norm_backward(d_h, rows, [width], mean, scale, None, None, [True, False, False])[0]
+            d_x = d_x.add_(d_out).view(shape)
+        return d_x, None, d_A, d_a, d_M, d_m
+
+
+class _FeedForward(torch.autograd.Function):
+    """x + feed-forward, with the backward pass written out."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor) -> Tensor:
+        width = x.shape[2]
+        rows = x.reshape(-1, width)
+        h, mean, scale = torch.native_layer_norm(rows, [width], None, None, EPSILON)
+        active = torch.addmm(b1, h, W1).relu_()
+        ctx.save_for_backward(rows, mean, scale, h, active, W1, W2)
+        return torch.addmm(rows, active, W2).add_(b2).view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        rows, mean, scale, h, active, W1, W2 = ctx.saved_tensors
+        shape, width = gradients[0].shape, rows.shape[1]
+        back = torch.ops.aten
+        d_out = gradients[0].reshape(-1, width)
+        d_active = back.threshold_backward(d_out @ W2.t(), active, 0)
+        d_W2, d_b2 = active.t() @ d_out, d_out.sum(0)
+        d_W1, d_b1 = h.t() @ d_active, d_active.sum(0)
+        d_h = d_active @ W1.t()
+        d_x = back.native_layer_norm_backward(d_h, rows, [width], mean, scale, None, None, [True, False, False])[0]
+        return d_x.add_(d_out).view(shape), d_W1, d_b1, d_W2, d_b2
 
 
 def heads_block(
@@ -154,11 +182,8 @@ def heads_block(
     rotation: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
     """One layer with any number of heads, rotary or not."""
-    QKV, qkv, Out, out, W1, b1, W2, b2 = (
-        weights[f"{at}.{name}"] for name in ("QKV", "qkv", "O", "o", "W1", "b1", "W2", "b2")
-    )
-    width = x.shape[-1]
-    h = F.layer_norm(x, (width,), eps=EPSILON)
+    QKV, qkv, Out, out = (weights[f"{at}.{name}"] for name in ("QKV", "qkv", "O", "o"))
+    h = F.layer_norm(x, (x.shape[-1],), eps=EPSILON)
     q, k, v = (
         part.view(*x.shape[:2], heads, -1).transpose(1, 2) for part in (torch.matmul(h, QKV) + qkv).chunk(3, dim=-1)
     )
@@ -168,6 +193,5 @@ def heads_block(
     if last is not None:
         q, seen_by, x = q[:, :, -last:], seen_by[:, :, -last:], x[:, -last:]
     z = F.scaled_dot_product_attention(q, k, v, attn_mask=seen_by)
-    y = x + torch.matmul(z.transpose(1, 2).flatten(2), Out) + out
-    h = F.layer_norm(y, (width,), eps=EPSILON)
-    return y + torch.matmul(torch.relu(torch.matmul(h, W1) + b1), W2) + b2
+    x1 = x + torch.matmul(z.transpose(1, 2).flatten(2), Out) + out
+    return _FeedForward.apply(x1, *_feed_forward(weights, at))  # pyright: ignore[reportReturnType]

@@ -33,6 +33,8 @@ class SequenceTransformer(Transformer):
         self.answer_width = config.answer_width
         self.causal = config.causal
         self.rotary = config.positions == "rotary"
+        if config.embedding == "onehot" and config.positions == "onehot":
+            self.one_hot = (config.vocabulary, config.tokens)
         self.embedding: nn.Parameter | None = None
         self.positions: nn.Parameter | None = None
         if config.embedding == "learned":

@@ -77,6 +77,8 @@ class Transformer(nn.Module):
     causal: bool = False
     rotary: bool = False
     input_sites: tuple[str, ...] = ()
+    one_hot: tuple[int, int] | None = None
+    """How many tokens and places there are, if a row of the input is one of each, one-hot, and nothing else."""
 
     def inputs(self, batch: Batch) -> Inputs:
         """A batch of problems as this model reads it; raises if it cannot."""
@@ -109,6 +111,8 @@ class Transformer(nn.Module):
         """The weights as `forward` uses them, computed once for all parts of a batch; differentiable."""
         fold = fast.fold_one_head if self.folds else fast.fold_heads
         weights = {f"{i}.{name}": w for i, block in enumerate(self.blocks) for name, w in fold(block).items()}  # pyright: ignore[reportArgumentType]
+        if self.folds and self.one_hot:
+            weights |= fast.fold_first(weights, *self.one_hot)
         final = {"final.weight": self.ln_final.weight, "final.bias": self.ln_final.bias}
         return {**weights, **final, **self.outer_weights()}
 
@@ -125,7 +129,9 @@ class Transformer(nn.Module):
         for layer in range(self.layers):
             last = self.answer_width if layer == self.layers - 1 else None
             at = layer % self.config.layers
-            if self.folds:
+            if self.folds and self.one_hot and layer == 0 and last is None:
+                x_BTD = fast.first_block(x_BTD, tokens, weights, bias)
+            elif self.folds:
                 x_BTD = fast.one_head_block(x_BTD, weights, at, bias, last)
             else:
                 x_BTD = fast.heads_block(x_BTD, weights, at, bias, last, self.heads, turn)

@@ -39,6 +39,8 @@ class Feed:
         self.stage = 0
         self.batches = 0
         self.taken = [0] * len(self.stages)
+        self.mastered = False
+        """Whether the model has been competent at the last stage."""
         self.redrawn = 0
         """Held-out problems met and redrawn so far, by this process."""
         self._window: deque[tuple[int, int]] = deque()
@@ -80,8 +82,11 @@ class Feed:
         return batch
 
     def observe(self, correct: int, count: int) -> bool:
-        """Take in how many of the present stage's examples were right; true if that begins the next stage."""
-        if self.stage == len(self.stages) - 1:
+        """Take in how many of the present stage's examples were right; true if the model is now competent at it.
+
+        That begins the next stage; at the last stage it is told once.
+        """
+        if self.mastered:
             return False
         self._window.append((correct, count))
         while sum(n for _, n in self._window) - self._window[0][1] >= self.curriculum.window:
@@ -90,13 +95,12 @@ class Feed:
         if seen < self.curriculum.window or right < self.curriculum.threshold * seen:
             return False
         self._window.clear()
-        self._streams.pop(self.stage).close()
-        self.stage += 1
+        if self.stage == len(self.stages) - 1:
+            self.mastered = True
+        else:
+            self._streams.pop(self.stage).close()
+            self.stage += 1
         return True
-
-    @property
-    def at_last_stage(self) -> bool:
-        return self.stage == len(self.stages) - 1
 
     def describe(self) -> str | None:
         """The present stage for people; none if there is no curriculum."""
@@ -116,13 +120,14 @@ class Feed:
             "batches": self.batches,
             "taken": list(self.taken),
             "redrawn": self.redrawn,
+            "mastered": self.mastered,
             "window": [list(entry) for entry in self._window],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.close()
         self.stage, self.batches, self.redrawn = state["stage"], state["batches"], state["redrawn"]
-        self.taken = list(state["taken"])
+        self.taken, self.mastered = list(state["taken"]), state["mastered"]
         self._window = deque((right, seen) for right, seen in state["window"])
 
     def close(self) -> None:

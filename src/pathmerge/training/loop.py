@@ -118,7 +118,7 @@ class Trainer:
         self.examples = self.step = 0
         self.seconds = self.flops = 0.0
         self.redrawn = 0
-        self.last_stage_at: int | None = 0 if config.curriculum.over == "none" else None
+        self.mastered_at: int | None = None
         self.published_at: int | None = None
         self.converged_at: dict[str, int] = {}
         self.finished: str | None = None
@@ -219,10 +219,11 @@ class Trainer:
         self.examples += size
         self.size = size
         self.step += 1
-        if self.feed.observe(self._stage_right, self._stage_seen):
-            if self.feed.at_last_stage:
-                self.last_stage_at = self.examples
-            self._write({"kind": "stage", "examples": self.examples, "stage": self.feed.describe()})
+        if self.feed.observe(self._stage_right, self._stage_seen) and self.config.curriculum.over != "none":
+            if self.feed.mastered:
+                self.mastered_at = self.examples
+            stage = "mastered" if self.feed.mastered else self.feed.describe()
+            self._write({"kind": "stage", "examples": self.examples, "stage": stage})
         return stop
 
     def _gradients(self, pieces: Sequence[Batch], size: int, *, sampled: bool = False) -> Outcome:
@@ -287,15 +288,15 @@ class Trainer:
         )
 
     def _decay_span(self) -> tuple[int | None, int | None]:
-        """From where to where the rate falls; none while a curriculum has not come to its last stage."""
+        """From where to where the rate falls; none while the last stage of a curriculum is not mastered."""
         settings = self.config.training
         if self.config.curriculum.over == "none":
             begin = settings.warmup if settings.decay is None else settings.examples - settings.decay
             return max(begin, 0), settings.examples
-        if self.last_stage_at is None:
+        if self.mastered_at is None:
             return None, None
-        length = settings.examples - self.last_stage_at if settings.decay is None else settings.decay
-        return self.last_stage_at, self.last_stage_at + length
+        length = settings.examples - self.mastered_at if settings.decay is None else settings.decay
+        return self.mastered_at, self.mastered_at + length
 
     def _until(self) -> int:
         """The example at which the run ends, as far as that is known; it may converge before."""
@@ -412,7 +413,7 @@ class Trainer:
             "seconds": self._seconds(),
             "flops": self.flops,
             "redrawn": self.redrawn,
-            "last_stage_at": self.last_stage_at,
+            "mastered_at": self.mastered_at,
             "published_at": self.published_at,
             "converged_at": self.converged_at,
             "finished": self.finished,
@@ -441,7 +442,7 @@ class Trainer:
             raise ValueError(f"{name}: its checkpoints are of another config")
         fill(self.model, {k[6:]: v for k, v in tensors.items() if k.startswith("model/")}, name)
         self.optimizer.load_state({k[10:]: v for k, v in tensors.items() if k.startswith("optimizer/")})
-        for field in ("examples", "step", "seconds", "flops", "redrawn", "last_stage_at", "published_at"):
+        for field in ("examples", "step", "seconds", "flops", "redrawn", "mastered_at", "published_at"):
             setattr(self, field, state[field])
         self.converged_at = dict(state["converged_at"])
         self.tally = Tally.from_state(state["tally"])
