@@ -251,6 +251,7 @@ CASES: dict[str, Case] = {
     "one-hot matching": Case(OneHot(input_size=20, layers=2, initialisation="matching"), pm.Star(input_size=20)),
     "one-hot 2 heads": Case(OneHot(input_size=32, layers=2, heads=2), pm.DFS(input_size=32, mode="naive")),
     "one-hot 2 loops": Case(OneHot(input_size=14, layers=2, loops=2), pm.Naive(input_size=14)),
+    "one-hot 1 layer": Case(OneHot(input_size=14, layers=1), pm.Naive(input_size=14)),
     "one-hot causal": Case(OneHot(input_size=26, layers=2, causal=True), pm.SelectionInference(input_size=26)),
     "one-hot rotary": Case(OneHot(input_size=20, layers=2, positions="rotary"), pm.Balanced(input_size=20)),
     "learned": Case(

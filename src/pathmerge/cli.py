@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from pathmerge.cli_runs import evaluate, train_command
+from pathmerge.cli_runs import demo, evaluate, train_command
 from pathmerge.distributions import DISTRIBUTIONS
 from pathmerge.errors import check_choice, check_range
 from pathmerge.problems.balanced import Balanced
@@ -183,6 +183,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "sample": _sample_help,
     "train": _train_help,
     "evaluate": evaluate,
+    "demo": demo,
     "verify": verify,
     "gallery": gallery,
 }

@@ -241,7 +241,7 @@ def _print_end(run: Run, before: str | None) -> None:
 
 
 def evaluate(
-    run: Annotated[str, tyro.conf.Positional],
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional],
     out: Path | None = None,
     figure: Path | None = None,
     count: int | None = None,
@@ -249,61 +249,110 @@ def evaluate(
     threads: int = 2,
     heuristics: bool = True,
 ) -> int:
-    """Accuracy and loss of a trained model at every difficulty of its task, beyond training too, beside the baselines.
+    """Accuracy and loss of trained models at every difficulty of their task, beyond training too, beside the baselines.
 
     Args:
-        run: A run's directory, or a file of weights (.safetensors).
+        runs: A run's directory, or a file of weights (.safetensors); several are compared in one figure.
         out: Write the table here, .csv or .parquet; none: evaluation.csv in the run's directory.
-        figure: Draw the heat-map here, .png or .svg; none: evaluation.png in the run's directory.
+        figure: Draw the heat-map here, .png or .svg; none: evaluation.png in the (first) run's directory.
         count: Test problems of each difficulty; none: as many as the run held out.
         task: For a file of weights of a symbolic model: what it was trained for.
         threads: Cores to compute with.
         heuristics: Whether to judge the baselines too.
     """
+    if not runs:
+        raise ValueError("runs: missing; give a run's directory or a file of weights")
+    if out is not None and len(runs) > 1:
+        raise ValueError(f"out={str(out)!r}: must be left out with several runs; each has a table in its directory")
+    if count is not None:
+        check_range("count", count, 1, 10**7)
+    check_range("threads", threads, 1, 1024)
+    subjects = [_load_subject(run, task) for run in runs]
+    compare(subjects, out=out, figure=figure, count=count, threads=threads, heuristics=heuristics)
+    return 0
+
+
+def compare(
+    subjects: Sequence[Subject],
+    *,
+    out: Path | None = None,
+    figure: Path | None = None,
+    count: int | None = None,
+    threads: int = 2,
+    heuristics: bool = True,
+) -> None:
+    """Judge, print and write each subject, and draw all of them in one figure."""
     from pathmerge.cli import announce_compilation, progress_bar
+    from pathmerge.evaluation.curves import write_curves
     from pathmerge.evaluation.evaluate import evaluate_model
     from pathmerge.evaluation.heatmap import trained_on, write_heat_map
     from pathmerge.evaluation.report import print_report, write_table
     from pathmerge.evaluation.suite import hold_out_test
     from pathmerge.files import check_output
 
-    subject = _load_subject(run, task)
-    if count is not None:
-        check_range("count", count, 1, 10**7)
-    number = count or subject.count
-    table_path = out if out is not None else subject.place("evaluation.csv")
-    figure_path = figure if figure is not None else subject.place("evaluation.png")
-    if table_path is not None:
-        check_output("out", table_path, (".csv", ".parquet"))
-    if figure_path is not None:
-        check_output("figure", figure_path, (".png", ".svg"))
-    announce_compilation(subject.problem)
-    cells = hold_out_test(subject.problem, number, subject.seed).cells
-    total = sum(len(cell.batch) for cell in cells)
-    with progress_bar("judging", total, long=total > 5000) as advance:
-        table = evaluate_model(subject.model, cells, threads=threads, heuristics=heuristics, progress=advance)
-    if table_path is not None:
-        write_table(table, table_path)
-    if figure_path is not None:
-        trained = {subject.name: trained_on(subject.problem)} if subject.run is not None else None
-        write_heat_map({subject.name: table}, figure_path, trained=trained, title=subject.title)
-    print_report(table, title=subject.title)
-    _print_verdicts(subject, table)
-    if number > subject.count:
-        print(
-            f"note: training held out {subject.count:,} problems of each difficulty; it may have seen some of the rest"
-        )
-    for cell in cells:
-        if len(cell.batch) < min(100, cell.requested):
-            print(f"note: {cell.describe()}")
-    for path in (table_path, figure_path):
+    figure = figure if figure is not None else subjects[0].place("evaluation.png")
+    if figure is not None:
+        check_output("figure", figure, (".png", ".svg"))
+    if out is not None:
+        check_output("out", out, (".csv", ".parquet"))
+    given = [subject.name for subject in subjects]
+    names = [name if given.count(name) == 1 else f"{name} {i + 1}" for i, name in enumerate(given)]
+    tables: dict[str, Table] = {}
+    small: list[str] = []
+    written: list[Path] = []
+    for name, subject in zip(names, subjects, strict=True):
+        announce_compilation(subject.problem)
+        number = count or subject.count
+        cells = hold_out_test(subject.problem, number, subject.seed).cells
+        small = [cell.describe() for cell in cells if len(cell.batch) < min(100, cell.requested)]
+        total = sum(len(cell.batch) for cell in cells)
+        with progress_bar("judging", total, long=total > 5000) as advance:
+            table = evaluate_model(subject.model, cells, threads=threads, heuristics=heuristics, progress=advance)
+        tables[name] = table
+        path = out or subject.place("evaluation.csv")
         if path is not None:
-            print(f"wrote {path}")
+            write_table(table, path)
+            written.append(path)
+        if subject.run is not None:
+            picture = subject.run.directory / "curves.png"
+            write_curves(subject.run.metrics(), picture, title=subject.title)
+            written.append(picture)
+        print_report(table, title=f"{name}: {subject.title}")
+        _print_verdicts(subject)
+        if number > subject.count:
+            print(f"note: training held out {subject.count:,} problems of each difficulty; it may have seen the others")
+    if small:
+        print(f"note: {len(small)} cells are too small for more than 5% to be held out, for instance {small[0]}")
+    if figure is not None:
+        trained = {n: trained_on(s.problem) for n, s in zip(names, subjects, strict=True) if s.run is not None}
+        title = subjects[0].title if len(subjects) == 1 else ""
+        write_heat_map(tables, figure, trained=trained, title=title)
+        written.append(figure)
+    for path in written:
+        print(f"wrote {path}")
+
+
+def demo(out: Path = Path("demo"), input_size: int = 32, seed: int = 1) -> int:
+    """Train one model on balanced and one on naive problems, evaluate both on all: the paper's first finding.
+
+    Args:
+        out: Where to write runs, tables and figures.
+        input_size: N, the size of the problems.
+        seed: The seed of weights and data.
+    """
+    from pathmerge.cli import announce_compilation
+    from pathmerge.demo import demonstrate
+    from pathmerge.problems.balanced import Balanced
+
+    announce_compilation(Balanced(input_size=input_size))
+    runs = demonstrate(out / "runs", input_size, seed)
+    subjects = [replace(_load_subject(str(directory), "search"), name=name) for name, directory in runs.items()]
+    compare(subjects, figure=out / "accuracy.png")
     return 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Subject:
+class Subject:
     """What is evaluated."""
 
     name: str
@@ -318,7 +367,7 @@ class _Subject:
         return None if self.run is None else self.run.directory / name
 
 
-def _load_subject(given: str, task: str) -> _Subject:
+def _load_subject(given: str, task: str) -> Subject:
     path = Path(given)
     if path.suffix == ".safetensors":
         from pathmerge.models.weights import load_weights
@@ -327,12 +376,12 @@ def _load_subject(given: str, task: str) -> _Subject:
         kind = "language" if getattr(model.config, "text", False) else {"search": "balanced"}.get(task, task)
         problem = DISTRIBUTIONS[kind](input_size=model.config.input_size)
         count, seed = Holding().test, Holding().seed
-        return _Subject(name=path.stem, title=str(path), model=model, problem=problem, count=count, seed=seed, run=None)
+        return Subject(name=path.stem, title=str(path), model=model, problem=problem, count=count, seed=seed, run=None)
     from pathmerge.training.run import load_run
 
     run = load_run(path)
     title = f"{run.config.problem.describe()}, {run.config.model.name}, {run.examples:,} examples"
-    return _Subject(
+    return Subject(
         name=run.config.recipe or run.config.model.name,
         title=title,
         model=run.model,
@@ -343,7 +392,7 @@ def _load_subject(given: str, task: str) -> _Subject:
     )
 
 
-def _print_verdicts(subject: _Subject, table: Table) -> None:
+def _print_verdicts(subject: Subject) -> None:
     """Convergence: on the validation split as training saw it, and by the published rule."""
     if subject.run is None:
         return

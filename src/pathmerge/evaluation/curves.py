@@ -1,0 +1,73 @@
+"""Learning curves of a run from its metrics: accuracy by difficulty, loss, where the stages of a curriculum begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from pathmerge.files import check_output
+from pathmerge.pictures import save
+
+MOST_CURVES = 12
+GREY = "#777777"
+
+
+def write_curves(lines: Sequence[Mapping[str, Any]], path: Path | str, *, title: str = "") -> None:
+    """Draw `curves` into a PNG or SVG file."""
+    path = Path(path)
+    check_output("picture", path, (".png", ".svg"))
+    save(curves(lines, title=title), path)
+
+
+def curves(lines: Sequence[Mapping[str, Any]], *, title: str = "") -> Figure:
+    """Validation accuracy by difficulty above, training and validation loss below, against examples seen."""
+    checks = [line for line in lines if line["kind"] == "validation"]
+    steps = [line for line in lines if line["kind"] == "train"]
+    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    if title:
+        figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    names = list(dict.fromkeys(name for line in checks for name in line["by_difficulty"]))
+    colours = colormaps["viridis"]
+    for i, name in enumerate(names):
+        # With many difficulties the curves stay and only some are named.
+        named = len(names) <= MOST_CURVES or i % -(-len(names) // MOST_CURVES) == 0 or i == len(names) - 1
+        points = [(line["examples"], line["by_difficulty"][name]) for line in checks if name in line["by_difficulty"]]
+        colour = colours(0.92 * i / max(1, len(names) - 1))
+        above.plot(*zip(*points, strict=True), color=colour, linewidth=1.4, label=name if named else None)
+    above.axhline(0.995, color=GREY, linewidth=0.8, linestyle=":")
+    above.set(ylim=(0, 1.03), ylabel="validation accuracy")
+    above.text(0.005, 0.985, "0.995", transform=above.get_yaxis_transform(), fontsize=7, color=GREY, va="top")
+    if names:
+        above.legend(fontsize=8, loc="lower right", frameon=False)
+    for points, colour, name in ((steps, GREY, "training"), (checks, colours(0.0), "validation")):
+        if points:
+            below.plot([p["examples"] for p in points], [p["loss"] for p in points], color=colour, label=name, lw=1.2)
+    if steps or checks:
+        below.legend(fontsize=8, loc="upper right", frameon=False)
+        below.set_yscale("log")
+    below.set(ylabel="loss", xlabel="training examples")
+    below.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    _mark_stages(above, below, [line for line in lines if line["kind"] == "stage"])
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _mark_stages(above: Any, below: Any, stages: Sequence[Mapping[str, Any]]) -> None:
+    """A line where each stage begins; named where there is room."""
+    for axes in (above, below):
+        for line in stages:
+            axes.axvline(line["examples"], color="#C8C8C8", linewidth=0.8, zorder=0)
+    span = max((line["examples"] for line in stages), default=1)
+    last = -span
+    for line in stages:
+        if line["examples"] - last >= span / 8:
+            words = str(line["stage"]).split("(")[-1].rstrip(")")
+            place = above.get_xaxis_transform()
+            above.text(line["examples"], 1.0, f" {words}", transform=place, fontsize=7, color=GREY, va="bottom")
+            last = line["examples"]
