@@ -6,7 +6,6 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
-KINDS := balanced naive star dfs selection-inference language
 
 .PHONY: demo test test-long lint gallery benchmark clean
 
@@ -19,14 +18,13 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 demo: $(VENV)/ready
 	mkdir -p demo
-	@for kind in $(KINDS); do \
-	  echo; echo "== $$kind"; \
-	  $(BIN)/pathmerge sample $$kind --input-size 64 --count 4000 --seed 1 --show 2 --stats \
-	    --out demo/$$kind.npz --picture demo/$$kind.png || exit 1; \
-	done
-	@echo; echo "== the first file, judged by the slow oracle and drawn again from its key"
+	@echo "== problems: what the model will have to solve"
+	$(BIN)/pathmerge sample balanced --input-size 32 --count 4000 --seed 1 --show 2 --stats \
+	  --out demo/balanced.npz --picture demo/problems.png
 	$(BIN)/pathmerge verify demo/balanced.npz
-	@echo; echo "Pictures to look at: demo/*.png (6 files). Problems: demo/*.npz. Next: README.md, docs/tutorial.md."
+	@echo; echo "== a model that learns to search, and one that does not"
+	$(BIN)/pathmerge demo --out demo
+	@echo; echo "To look at: demo/problems.png, demo/accuracy.png, demo/runs/*/curves.png. Next: README.md, docs/tutorial.md."
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -44,6 +42,7 @@ gallery: $(VENV)/ready
 
 benchmark: $(VENV)/ready
 	$(BIN)/python benchmarks/generators.py
+	$(BIN)/python benchmarks/training.py
 
 clean:
 	rm -rf $(VENV) demo build src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -8,6 +8,7 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -199,8 +200,10 @@ def train(config: RunConfig, options: TrainOptions, directory: Path | None) -> i
         if directory.resolve().name != config.run_name:
             raise ValueError(f"run={str(directory)!r}: its name is not that of its config, {config.run_name}")
         out = directory.resolve().parent
-    announce_compilation(config.problem)
-    print(out / config.run_name, flush=True)
+    leads = os.environ.get("RANK", "0") == "0"  # under torchrun one of several processes speaks
+    if leads:
+        announce_compilation(config.problem)
+        print(out / config.run_name, flush=True)
     before = _finished(out / config.run_name)
     run = start(
         config,
@@ -210,7 +213,8 @@ def train(config: RunConfig, options: TrainOptions, directory: Path | None) -> i
         save_every=options.save_every,
         keep_every=options.keep_every,
     )
-    _print_end(run, before)
+    if leads:
+        _print_end(run, before)
     return 0
 
 

@@ -3,9 +3,10 @@
 Choices a reader could not guess:
 - A cell (a distribution of one difficulty) holds out the problems of the longest prefix of its stream, at most `count`
   examples, that has no more distinct problems than 5% of the cell. The evaluation set of the cell is that prefix.
-- The size of a cell comes from a formula where there is one (star); elsewhere from a lower bound: the number of
-  distinct problems met among draws of a stream kept for this purpose, which go on until the bound suffices or new draws
-  hardly meet new problems.
+- The size of a cell comes from a formula where there is one (star); elsewhere from a lower bound, by draws of a stream
+  kept for this purpose. Few or no repeats among n draws mean many problems: n²/2 pairs with r repeats give at least
+  n²/2 divided by an upper bound of r's mean (99.9%), since unequal chances only make repeats likelier. Where that does
+  not suffice, draws go on until enough distinct problems were met or new draws hardly meet new ones.
 - A cell that cannot hold out `count` examples is named in `too_small`; a smaller prefix is held out.
 - Problems are known by their 64-bit canonical hash. The guard sits inside the kernels (an open-addressing table), so a
   look-up costs nanoseconds and a hit is redrawn in place.
@@ -28,6 +29,7 @@ from pathmerge.rng import MAX_STREAM, Split
 LARGEST_SHARE = 0.05
 _CENSUS_STREAM = MAX_STREAM
 _CENSUS_CHUNK = 2**17
+_FIRST_CENSUS = 2**13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +138,8 @@ def _hold_out_cell(
     distinct = np.cumsum(new)
     exact = cell.problem_count()
     enough = int(np.ceil(distinct[-1] / LARGEST_SHARE))
-    met = _census(cell, enough, seed, split, threads) if exact is None else np.zeros(0, np.uint64)
-    problems = exact if exact is not None else len(np.unique(met))
+    met, least = _census(cell, enough, seed, split, threads) if exact is None else (np.zeros(0, np.uint64), 0)
+    problems = exact if exact is not None else least
     kept = int(np.searchsorted(distinct, int(problems * LARGEST_SHARE), side="right"))
     held = int(distinct[kept - 1]) if kept else 0
     return HeldOutCell(
@@ -150,11 +152,15 @@ def _hold_out_cell(
     )
 
 
-def _census(cell: Distribution, enough: int, seed: int, split: Split, threads: int | None) -> np.ndarray:
-    """Draws of a cell until `enough` distinct problems were met, or until new draws hardly meet new ones."""
+def _census(cell: Distribution, enough: int, seed: int, split: Split, threads: int | None) -> tuple[np.ndarray, int]:
+    """Draws of a cell, and how many distinct problems it has at least; goes on drawing until that is `enough`, or until
+    new draws hardly meet new ones."""
     problems = getattr(cell, "symbolic", cell)  # the sentences of a language problem are not needed to count it
-    met = np.zeros(0, np.uint64)
-    distinct = 0
+    met = problems.sample(_FIRST_CENSUS, seed=seed, split=split, stream=_CENSUS_STREAM, threads=threads).identity
+    least = _least_problems(met)
+    if least >= enough:
+        return met, least
+    distinct = len(np.unique(met))
     while True:
         before, until = distinct, len(met) + max(2 * enough, 4096)
         while len(met) < until:
@@ -165,4 +171,12 @@ def _census(cell: Distribution, enough: int, seed: int, split: Split, threads: i
             met = np.concatenate([met, batch.identity])
         distinct = len(np.unique(met))
         if distinct >= enough or distinct - before < max(2 * enough, 4096) // 100:
-            return met
+            return met, distinct
+
+
+def _least_problems(met: np.ndarray) -> int:
+    """A lower bound (99.9%) on the number of distinct problems from repeats among draws."""
+    _, times = np.unique(met, return_counts=True)
+    repeats = int((times * (times - 1) // 2).sum())
+    likely = repeats + 7 + 4 * np.sqrt(repeats + 1)  # above the 99.9% limit for the mean of a Poisson count
+    return int(len(met) * (len(met) - 1) / 2 / likely)

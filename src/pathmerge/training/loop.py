@@ -81,6 +81,7 @@ def train(
             stack.enter_context(lock(directory))
         trainer = stack.enter_context(Trainer(config, directory, processes, device))
         trainer.run(quiet=quiet, sinks=sinks, save_every=save_every, keep_every=keep_every)
+        processes.wait()
     return load_run(directory)
 
 
