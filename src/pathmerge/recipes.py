@@ -7,6 +7,7 @@ order; T1m the same with an initialisation that matches tokens; T2m one token pe
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pathmerge.errors import check_choice
 from pathmerge.models.config import Edges, OneHot
@@ -46,8 +47,22 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
     return RunConfig(
         problem=Balanced(input_size=input_size),
         model=OneHot(input_size=input_size, layers=layers_for(input_size)),
-        training=_tuned_training(),
-        curriculum=_growing(),
+        training=Training(
+            optimizer="adamw",
+            learning_rate=1e-3,
+            weight_decay=0.01,
+            beta2=0.98,
+            clip=1.0,
+            warmup=12_800,
+            schedule="linear",
+            decay=200_000,
+            batch_size=64,
+            examples=3_000_000,
+            stop="converged_each",
+            validate_every=20_000,
+            log_every=5_000,
+        ),
+        curriculum=Curriculum(over="size", first=5, step=2, threshold=0.95, window=1024),
         seed=seed,
         recipe="tuned",
     )
@@ -55,48 +70,14 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
 
 def matched(input_size: int, seed: int = 0) -> RunConfig:
     """T1m: `tuned`, with attention that starts out matching equal vertices."""
-    return RunConfig(
-        problem=Balanced(input_size=input_size),
-        model=OneHot(input_size=input_size, layers=layers_for(input_size), initialisation="matching"),
-        training=_tuned_training(),
-        curriculum=_growing(),
-        seed=seed,
-        recipe="matched",
-    )
+    base = tuned(input_size, seed)
+    return replace(base, model=replace(base.model, initialisation="matching"), recipe="matched")
 
 
 def efficient(input_size: int, seed: int = 0) -> RunConfig:
     """T2m: one token per edge, two heads that start out following edges forwards and backwards."""
-    return RunConfig(
-        problem=Balanced(input_size=input_size),
-        model=Edges(input_size=input_size, layers=layers_for(input_size), initialisation="matching"),
-        training=_tuned_training(),
-        curriculum=_growing(),
-        seed=seed,
-        recipe="efficient",
-    )
-
-
-def _tuned_training() -> Training:
-    return Training(
-        optimizer="adamw",
-        learning_rate=1e-3,
-        weight_decay=0.01,
-        beta2=0.98,
-        clip=1.0,
-        warmup=12_800,
-        schedule="linear",
-        decay=200_000,
-        batch_size=64,
-        examples=3_000_000,
-        stop="converged_each",
-        validate_every=20_000,
-        log_every=5_000,
-    )
-
-
-def _growing() -> Curriculum:
-    return Curriculum(over="size", first=5, step=2, threshold=0.95, window=1024)
+    model = Edges(input_size=input_size, layers=layers_for(input_size), initialisation="matching")
+    return replace(tuned(input_size, seed), model=model, recipe="efficient")
 
 
 RECIPES: dict[str, Callable[[int, int], RunConfig]] = {

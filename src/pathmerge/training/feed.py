@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from pathmerge.heldout import HeldOut
@@ -138,7 +137,5 @@ class Feed:
     def __enter__(self) -> Feed:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
