@@ -6,6 +6,7 @@ Examples come from fixed keys, and hypothesis runs derandomised: a failure is a 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fractions import Fraction
@@ -526,3 +527,28 @@ def test_path_labels_are_exact_beyond_the_floats(graph: str, renumbered: bool):
     for v, count in exact.items():
         share = float(Fraction(count, total))
         assert binomtest(int((found == v).sum()), draws, share).pvalue > 1e-5
+
+
+@pytest.mark.parametrize("kind", [Naive, Balanced, Star])
+def test_fewer_vertices_are_the_smaller_problem_with_ids_of_the_larger(
+    kind: type[Naive] | type[Balanced] | type[Star],
+):
+    small = kind(input_size=26).sample(2000, seed=5)
+    limited = kind(input_size=64, vertices=7).sample(2000, seed=5)
+    # The same key draws the same graph, whatever the ids: difficulty, sizes and degrees agree row by row.
+    assert (small.difficulty == limited.difficulty).all()
+    for few, many in zip(small.edges, limited.edges, strict=True):
+        shapes = [sorted(Counter(int(v) for v in graph[graph[:, 0] > 0].reshape(-1)).values()) for graph in (few, many)]
+        assert shapes[0] == shapes[1]
+    assert set(np.unique(limited.edges)) == set(range(20)), "ids come from the whole range"
+    assert (limited.edges[:, :-7] == 0).all()
+    for problem in (limited.tokens[i] for i in range(50)):
+        symbolic.parse(problem, limited.distribution.layout)
+
+
+def test_the_limit_on_vertices_is_checked():
+    with pytest.raises(ValueError, match=r"vertices=20: must be a whole number in 3\.\.19"):
+        Naive(input_size=64, vertices=20)
+    with pytest.raises(ValueError, match=r"lookahead=4: must be a whole number in 1\.\.3 .*vertices=7"):
+        Balanced(input_size=64, vertices=7, lookahead=4)
+    assert Language(input_size=32, vertices=5).cells() == [(1, 0, 0), (2, 0, 0)]
