@@ -104,8 +104,9 @@ def sees(config: ModelConfig, row: int, source: int, columns: int) -> bool:
 
 
 def attention(
-    config: ModelConfig, weights: Weights, block: str, h: Tensor, kept: Sequence[int], padded: set[int], columns: int
+    config: ModelConfig, weights: Weights, block: str, h: Tensor, kept: Sequence[int], seen: Sequence[list[int]]
 ) -> Tensor:
+    """`kept` are the columns of the rows of h; `seen[i]` the rows that row i looks at."""
     q, k, v = (affine(weights, f"{block}.{name}", h) for name in "qkv")
     width = config.width // config.heads
     heads: list[Tensor] = []
@@ -115,15 +116,10 @@ def attention(
         if isinstance(config, OneHot) and config.positions == "rotary":
             q_head, k_head = turned(q_head, kept), turned(k_head, kept)
         rows: list[Tensor] = []
-        for i, row in enumerate(kept):
-            seen = [
-                j
-                for j, source in enumerate(kept)
-                if i == j or (source not in padded and sees(config, row, source, columns))
-            ]
-            scores = k_head[seen] @ q_head[i] / math.sqrt(width)
+        for i, sources in enumerate(seen):
+            scores = k_head[sources] @ q_head[i] / math.sqrt(width)
             weight = torch.exp(scores - scores.max())
-            rows.append(weight @ v_head[seen] / weight.sum())
+            rows.append(weight @ v_head[sources] / weight.sum())
         heads.append(torch.stack(rows))
     return affine(weights, f"{block}.o", torch.cat(heads, dim=1))
 
@@ -133,11 +129,15 @@ def plain_example(config: ModelConfig, weights: Weights, tokens: Tensor, before:
     columns, answer = len(tokens), answer_rows(config)
     padded = {t for t in range(columns) if is_padding(config, tokens[t])}
     kept = [t for t in range(columns) if t not in padded or t >= columns - answer]
+    seen = [
+        [j for j, source in enumerate(kept) if i == j or (source not in padded and sees(config, row, source, columns))]
+        for i, row in enumerate(kept)
+    ]
     x = torch.stack([embedded(config, weights, tokens[t], t, columns) for t in kept])
     layers = config.layers * config.loops
     for layer in range(layers):
         block = f"blocks.{layer % config.layers}"
-        x = x + attention(config, weights, block, layer_norm(weights, f"{block}.ln1", x), kept, padded, columns)
+        x = x + attention(config, weights, block, layer_norm(weights, f"{block}.ln1", x), kept, seen)
         inside = affine(weights, f"{block}.ff1", layer_norm(weights, f"{block}.ln2", x))
         if before is not None:
             before.append(float((inside if layer < layers - 1 else inside[-answer:]).detach().abs().min()))
@@ -172,10 +172,8 @@ def plain_loss(logits: Tensor, targets: Tensor, answers: np.ndarray | None = Non
 
 
 def plain_answer(config: ModelConfig, weights: Weights, tokens: Tensor) -> list[int]:
-    """The answer of one example, token by token, from an input whose answer's region is blank."""
+    """The words of one answer, one after the other, from a text whose answer's region is blank."""
     answer = answer_rows(config)
-    if answer == 1:
-        return [int(plain_example(config, weights, tokens)[0].argmax())]
     written = tokens.clone()
     written[-answer:] = BLANK
     words: list[int] = []

@@ -98,7 +98,10 @@ def test_a_wrong_file_ends_with_1(capsys: pytest.CaptureFixture[str]):
             "branch=9: must be a whole number in 1..6",
         ),
         ("sample balancd --input-size 64", "command='balancd': must be one of balanced, naive"),
-        ("smaple", "command='smaple': must be one of sample, train, evaluate, demo, verify, gallery (did you mean sample?)"),
+        (
+            "smaple",
+            "command='smaple': must be one of sample, train, evaluate, demo, verify, gallery (did you mean sample?)",
+        ),
         ("sample naive --input-size 64 --label best", "best"),
         ("sample naive --input-size 64 --colour red", "--colour"),
         ("sample naive --input-size 64 --count 0", "count=0: must be a whole number in 1.."),

@@ -170,7 +170,7 @@ def test_parts_and_pieces_do_not_matter(name: str):
 
 @pytest.mark.parametrize(
     "heads",
-    [1, pytest.param(2, marks=pytest.mark.xfail(reason="fold_heads keeps the key's bias, whose gradient is noise"))],
+    [1, 2],
 )
 def test_a_bias_that_softmax_does_not_see_gets_no_gradient(heads: int):
     model = shaken(OneHot(input_size=20, layers=2, heads=heads))
@@ -206,7 +206,8 @@ def test_sampled_gradients_use_labels_drawn_with_the_given_numbers(name: str):
         drawn.append([int((total <= number).sum()) for total, number in zip(sums, numbers, strict=True)])
     targets = torch.tensor(drawn)
     assert not torch.equal(targets, known.targets)
-    found, outcome = computed(known.model, known.pieces, sampled=uniform, kind="label")
+    kind = "soft" if name in SYMBOLIC else "label"  # whatever the loss: labels that were drawn are what is asked for
+    found, outcome = computed(known.model, known.pieces, sampled=uniform, kind=kind)
     losses = known.losses("label", targets)
     error, where = gradient_error(known.model.config, found, plain_gradients(losses.mean(), known.weights))
     assert error < 1e-5, where
@@ -242,7 +243,6 @@ def test_draws_at_the_edges():
     assert (draw(wide, torch.full((64,), 1 - eps)) < 500).all()
 
 
-@pytest.mark.xfail(reason="draw takes the first token whose sum is not below the number: token 0 for the number 0")
 def test_a_token_without_probability_is_not_drawn():
     logits = torch.full((1, 8), -200.0)
     logits[:, 5] = 0
@@ -255,7 +255,7 @@ def test_a_token_without_probability_is_not_drawn():
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("one-hot", 90), ("one-hot 2 heads", 20), ("edges 1 head", 20), ("one-hot text", 6), ("rotary text", 6)],
+    [("one-hot", 90), ("one-hot 2 heads", 20), ("edges 1 head", 20), ("one-hot text", 4), ("rotary text", 4)],
 )
 def test_a_judge_says_what_the_plain_model_does(name: str, count: int):
     model, batch, inputs = ready(name, count, 7)
@@ -264,8 +264,11 @@ def test_a_judge_says_what_the_plain_model_does(name: str, count: int):
         judge = ModelJudge(model, workers)
         right, loss = judge(batch)
         words, again = judge.answer(batch)
-    expected = [plain_answer(model.config, weights, tokens) for tokens in inputs.tokens]
     logits = plain_logits(model.config, weights, inputs.tokens)
+    if name in TEXT:
+        expected = [plain_answer(model.config, weights, tokens) for tokens in inputs.tokens]
+    else:
+        expected = [[int(answer)] for answer in logits.argmax(1)]
     assert words.tolist() == expected
     assert right.dtype == np.bool_
     assert right.tolist() == [plain_correct(batch, row, answer) for row, answer in enumerate(expected)]
@@ -282,12 +285,12 @@ def test_a_judge_says_what_the_plain_model_does(name: str, count: int):
 def writer() -> tuple[Transformer, LanguageBatch]:
     """A text model that knows some of its problems by heart."""
     model = Rotary(input_size=14, layers=1, text=True).build()
-    batch = Language(input_size=14, graph="naive").sample(12, seed=3, threads=1)
+    batch = Language(input_size=14, graph="naive").sample(8, seed=3, threads=1)
     inputs = model.inputs(batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for _ in range(60):
+    for _ in range(40):
         optimizer.zero_grad()
-        cross_entropy(model(inputs.tokens)[:8].flatten(0, 1), inputs.targets[:8].flatten()).backward()
+        cross_entropy(model(inputs.tokens)[:5].flatten(0, 1), inputs.targets[:5].flatten()).backward()
         optimizer.step()
     return model, batch
 
@@ -310,7 +313,7 @@ def test_text_is_written_greedily_and_judged_as_a_whole():
         for tokens in (given.tokens, blank):  # the words that are given for training play no part
             assert torch.equal(greedy(model, tokens, model.prepare())[0], torch.from_numpy(words))
         teacher = model(given.tokens).argmax(-1)
-    assert correct(batch, teacher.numpy())[: len(batch)].sum() <= right.sum()
+    assert correct(batch, teacher.numpy()).sum() <= right.sum()
 
 
 def test_padding_that_is_written_as_a_word_hides_no_other_row():

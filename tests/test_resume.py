@@ -355,6 +355,7 @@ for line in sys.stdin:
         finally:
             os._exit(code)
     print(pid, flush=True)
+    sys.stdin.readline()  # until it is waited for, its id is not given to another process
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 '''
 
@@ -364,6 +365,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log.txt"
+        self.child: int | None = None
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -373,16 +375,25 @@ class Server:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
-    def start(self, *arguments: str | Path, dies_before: int | None = None) -> int:
-        """The id of a new process that runs `pathmerge` with these arguments; `wait` for it before the next."""
+    def _ask(self, line: str) -> int:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([[str(a) for a in arguments], str(self.log), dies_before]) + "\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         return int(self._line())
 
+    def start(self, *arguments: str | Path, dies_before: int | None = None) -> None:
+        """A new process that runs `pathmerge` with these arguments; `wait` for it before the next."""
+        assert self.child is None
+        self.child = self._ask(json.dumps([[str(a) for a in arguments], str(self.log), dies_before]))
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.child is not None
+        os.kill(self.child, number)
+
     def wait(self) -> int:
         """How it ended: its exit code, or minus the number of the signal."""
-        return int(self._line())
+        code, self.child = self._ask("wait"), None
+        return code
 
     def run(self, *arguments: str | Path, dies_before: int | None = None) -> int:
         self.start(*arguments, dies_before=dies_before)
@@ -401,10 +412,18 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     server = Server(tmp_path_factory.mktemp("server"))
     yield server
     server.close()
+
+
+@pytest.fixture
+def server(one_server: Server) -> Generator[Server]:
+    yield one_server
+    if one_server.child is not None:  # a test that failed
+        one_server.send(signal.SIGKILL)
+        one_server.wait()
 
 
 def write_config(config: RunConfig, folder: Path) -> Path:
@@ -418,30 +437,6 @@ def wait_for(condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
-
-
-def kill_at_random(
-    start: Callable[[], int],
-    wait: Callable[[], int],
-    choose: random.Random,
-    most: int,
-) -> tuple[list[float], int]:
-    """Run to the end once to learn how long that takes, then again with up to `most` kills; their times, the end."""
-    began = time.monotonic()
-    start()
-    assert wait() == 0
-    duration = time.monotonic() - began
-    delays: list[float] = []
-    while True:
-        pid = start()
-        if len(delays) == most:
-            return delays, wait()
-        delays.append(choose.uniform(0, duration))
-        time.sleep(delays[-1])
-        os.kill(pid, signal.SIGKILL)
-        code = wait()
-        if code != -signal.SIGKILL:  # it was quicker
-            return delays, code
 
 
 @pytest.mark.parametrize(
@@ -458,20 +453,25 @@ def kill_at_random(
 def test_sigkill_at_random_moments(
     optimizer: str, seed: int, kills: int, server: Server, tmp_path: Path, reference: Callable[[RunConfig], Path]
 ):
-    config = make_config(optimizer, threads=2)
-    path = write_config(config, tmp_path)
-    killed: list[Path] = []
-
-    def start() -> int:
-        out = tmp_path / ("killed" if killed else "whole")
-        killed.append(out)
-        return server.start("train", path, "--out", out, "--save-every", "0.03")
-
-    delays, code = kill_at_random(start, server.wait, random.Random(seed), kills)
-    assert code == 0, server.said
-    assert len(delays) >= 3
+    config = make_config(optimizer, model=MODELS["onehot"], threads=2)
+    arguments = ("train", write_config(config, tmp_path), "--save-every", "0.03", "--out")
+    began = time.monotonic()
+    assert server.run(*arguments, tmp_path / "whole") == 0, server.said
+    duration = time.monotonic() - began
     check_same(tmp_path / "whole" / config.run_name, reference(config))
-    check_same(tmp_path / "killed" / config.run_name, reference(config))
+    choose = random.Random(seed)
+    killed = finished = 0
+    while killed < kills:
+        server.start(*arguments, tmp_path / str(finished))
+        time.sleep(choose.uniform(0, duration))
+        server.send(signal.SIGKILL)
+        if server.wait() == -signal.SIGKILL:
+            killed += 1
+        else:  # it was quicker, and at its end: another one
+            check_same(tmp_path / str(finished) / config.run_name, reference(config))
+            finished += 1
+    assert server.run(*arguments, tmp_path / str(finished)) == 0, server.said
+    check_same(tmp_path / str(finished) / config.run_name, reference(config))
 
 
 def test_sigkill_before_every_operation_on_a_file(
@@ -561,13 +561,13 @@ def test_a_stopped_run_has_a_checkpoint_at_its_last_step(
     run = tmp_path / config.run_name
     before = 0
     for _ in range(2):
-        pid = server.start("train", path, "--out", tmp_path, "--save-every", "1e9")
+        server.start("train", path, "--out", tmp_path, "--save-every", "1e9")
         wait_for(lambda: (run / "metrics.jsonl").exists() and len(lines_without_time(run)) > before)
         if before == 0:
             # While it runs, nobody else may.
             assert main(["train", str(path), "--out", str(tmp_path), "--quiet"]) == 2
             assert capsys.readouterr().err == f"pathmerge train: run={str(run)!r}: another process is training it\n"
-        os.kill(pid, number)
+        server.send(number)
         assert server.wait() == 130
         assert server.said.endswith("pathmerge train: interrupted\n")
         assert "Traceback" not in server.said

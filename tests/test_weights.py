@@ -366,7 +366,6 @@ def test_what_does_not_fit_is_refused(change: Callable[[State], State], message:
         import_weights(SMALL, change(state))
 
 
-@pytest.mark.xfail(reason="_role asks any key for .lower()", raises=AttributeError)
 def test_keys_that_are_not_text_are_refused():
     with refuses("source"):
         import_weights(SMALL, {1: torch.zeros(2)})  # pyright: ignore[reportArgumentType]

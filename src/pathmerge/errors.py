@@ -53,5 +53,10 @@ def check_number(field: str, value: Any, low: float, high: float = math.inf) -> 
         raise ValueError(f"{field}={value!r}: must be a number {'in ' if high < math.inf else ''}{upto}")
 
 
+def plain(value: Any) -> Any:
+    """A field of a config as JSON and TOML know it: numpy's whole numbers become Python's."""
+    return value if value is None or isinstance(value, bool | str | float) else whole("value", value)
+
+
 class DrawError(ValueError):
     """No attempt at an example succeeded within the bound on attempts."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pathmerge.encodings.language import ATOM_WIDTH, WORDS, text_width
 from pathmerge.encodings.language import PAD as TEXT_PAD
-from pathmerge.errors import check_choice, check_flag, check_number, check_range
+from pathmerge.errors import check_choice, check_flag, check_number, check_range, plain
 from pathmerge.layout import MAX_INPUT_SIZE
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The config as plain values; `model_from_dict` is the inverse."""
-        return {"name": self.name, **asdict(self)}
+        return {"name": self.name, **{key: plain(value) for key, value in asdict(self).items()}}
 
     def build(self, seed: int = 0) -> Transformer:
         """The model with its initial weights, which depend on nothing but this config and the seed."""

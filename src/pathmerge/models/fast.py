@@ -43,10 +43,12 @@ def fold_one_head(block: Block) -> dict[str, Tensor]:
     }
 
 
-def fold_heads(block: Block) -> dict[str, Tensor]:
+def fold_heads(block: Block, *, rotary: bool) -> dict[str, Tensor]:
     """The matrices of a block with several heads or rotary positions."""
     joint = torch.cat([block.q.weight, block.k.weight, block.v.weight])
-    biases = torch.cat([block.q.bias, block.k.bias, block.v.bias])
+    # Only rotation makes the key's bias visible: without it, it shifts all scores of a row alike.
+    key_bias = block.k.bias if rotary else torch.zeros_like(block.k.bias)
+    biases = torch.cat([block.q.bias, key_bias, block.v.bias])
     return {
         "QKV": (joint * block.ln1.weight).t(),
         "qkv": F.linear(block.ln1.bias, joint, biases),

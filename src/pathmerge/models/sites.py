@@ -11,10 +11,9 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 
 from torch import Tensor
-
-from pathmerge.errors import check_choice
 
 Edit = Tensor | Callable[[Tensor], Tensor]
 
@@ -52,9 +51,12 @@ class Sites:
         self.edits = dict(edits or {})
         self._wanted = set(record)
         for name in self.edits:
-            check_choice("edits", name, names)
+            _check_site("edits", name, names)
         for name in self._wanted:
-            check_choice("record", name, names)
+            _check_site("record", name, names)
+        for name, edit in self.edits.items():
+            if not isinstance(edit, Tensor) and not callable(edit):
+                raise ValueError(f"edits[{name!r}]: is {type(edit).__name__}, must be a tensor or a function")
         self.record: dict[str, Tensor] = {}
         self._fired: set[str] = set()
 
@@ -88,3 +90,11 @@ class Sites:
         for name in sorted(self._wanted - set(self.record)):
             raise ValueError(f"record: {name!r} was not reached by this run")
         return self.record
+
+
+def _check_site(field: str, name: str, known: tuple[str, ...]) -> None:
+    """Raise unless a site is known; there are too many to list, so the nearest is named."""
+    if name not in known:
+        near = get_close_matches(str(name), known, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"{field}={name!r}: no such site{hint}; model.sites lists all {len(known)}")

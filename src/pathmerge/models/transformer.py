@@ -109,8 +109,11 @@ class Transformer(nn.Module):
 
     def prepare(self) -> dict[str, Tensor]:
         """The weights as `forward` uses them, computed once for all parts of a batch; differentiable."""
-        fold = fast.fold_one_head if self.folds else fast.fold_heads
-        weights = {f"{i}.{name}": w for i, block in enumerate(self.blocks) for name, w in fold(block).items()}  # pyright: ignore[reportArgumentType]
+        weights: dict[str, Tensor] = {}
+        for i, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            folded = fast.fold_one_head(block) if self.folds else fast.fold_heads(block, rotary=self.rotary)
+            weights |= {f"{i}.{name}": weight for name, weight in folded.items()}
         if self.folds and self.one_hot:
             weights |= fast.fold_first(weights, *self.one_hot)
         final = {"final.weight": self.ln_final.weight, "final.bias": self.ln_final.bias}
@@ -155,7 +158,7 @@ class Transformer(nn.Module):
         `stop_layer=l` ends before layer l, without logits.
         """
         stop = self.layers if stop_layer is None else check_range("stop_layer", stop_layer, 0, self.layers)
-        start = check_range("start_layer", start_layer, 0, stop)
+        start = check_range("start_layer", start_layer, 0, min(stop, self.layers - 1))
         sites = Sites(self.sites, edits, record)
         weights = self.outer_weights()
         padding = self.padding(tokens)
@@ -167,7 +170,7 @@ class Transformer(nn.Module):
             shape = (*padding.shape, self.config.width)
             if not isinstance(given, Tensor):
                 raise ValueError(f"start_layer={start}: edits must give the tensor 'blocks.{start}.hook_resid_pre'")
-            x_BTD = given.new_zeros(shape)
+            x_BTD = self.ln_final.weight.new_zeros(shape)
         for layer in range(start, stop):
             x_BTD = self._plain_block(layer, x_BTD, bias, sites)
         if stop < self.layers:
@@ -195,7 +198,7 @@ class Transformer(nn.Module):
                 later = later & (at >= rows - self.answer_width)[None, :]
             # A row of padding may look at itself, so that no row is left without any.
             hidden = (hidden | later) & ~torch.eye(rows, dtype=torch.bool, device=padding.device)
-        zero = torch.zeros((), device=padding.device)
+        zero = self.ln_final.weight.new_zeros(())
         return torch.where(hidden, zero - math.inf, zero)
 
     def _plain_block(self, layer: int, x_BTD: Tensor, bias: Tensor, sites: Sites) -> Tensor:

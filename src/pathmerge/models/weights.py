@@ -95,11 +95,16 @@ def import_weights(
     else:
         name = f"source={str(source)!r}"
         tensors = _read(Path(source))
+    for key in rename or {}:
+        if key not in tensors:
+            raise ValueError(f"rename[{key!r}]: {name} has no such tensor")
     model = config.build()
     own = model.state_dict()
     found: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
     for key, value in tensors.items():
+        if not isinstance(key, str):
+            raise ValueError(f"{name}: the key {key!r} is {type(key).__name__}, must be a tensor's name")
         if not isinstance(value, Tensor):
             raise ValueError(f"{name}: {key!r} is {type(value).__name__}, must be a tensor")
         target = (rename or {}).get(key)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pathmerge.errors import check_choice, check_range
+from pathmerge.errors import check_choice, check_range, plain
 from pathmerge.layout import Layout, Task
 from pathmerge.rng import Key, Split
 
@@ -78,8 +78,7 @@ class Distribution:
 
     def to_dict(self) -> dict[str, Any]:
         """The config as plain values, for a header; `distribution_from_dict` is the inverse."""
-        plain = {k: v if v is None or isinstance(v, bool | str) else int(v) for k, v in asdict(self).items()}
-        return {"name": self.name, **plain}
+        return {"name": self.name, **{key: plain(value) for key, value in asdict(self).items()}}
 
     def sample(
         self,

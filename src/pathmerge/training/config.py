@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pathmerge.distributions import distribution_from_dict
-from pathmerge.errors import check_choice, check_number, check_range
+from pathmerge.errors import check_choice, check_number, check_range, plain
 from pathmerge.models.config import ModelConfig, model_from_dict
 from pathmerge.problems.distribution import Distribution
 from pathmerge.rng import MAX_SEED
@@ -173,13 +173,13 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `config_from_dict` is the inverse."""
         return {
-            "seed": self.seed,
+            "seed": plain(self.seed),
             "recipe": self.recipe,
             "problem": self.problem.to_dict(),
             "model": self.model.to_dict(),
-            "training": asdict(self.training),
-            "curriculum": asdict(self.curriculum),
-            "held_out": asdict(self.held_out),
+            "training": _plain(self.training),
+            "curriculum": _plain(self.curriculum),
+            "held_out": _plain(self.held_out),
         }
 
     @property
@@ -192,6 +192,10 @@ class RunConfig:
     @property
     def run_name(self) -> str:
         return f"{self.problem.name}-{self.model.name}-{self.problem.input_size}-{self.digest}"
+
+
+def _plain(table: Any) -> dict[str, Any]:
+    return {key: plain(value) for key, value in asdict(table).items()}
 
 
 _TABLES: dict[str, type] = {"training": Training, "curriculum": Curriculum, "held_out": Holding}
@@ -267,8 +271,8 @@ def load_config(path: Path | str) -> RunConfig:
 def to_toml(config: RunConfig) -> str:
     """The config as TOML, every field written out but those that are None."""
     values = config.to_dict()
-    plain = {key: value for key, value in values.items() if not isinstance(value, dict) and value is not None}
-    lines = [f"{key} = {_toml(value)}" for key, value in plain.items()]
+    single = {key: value for key, value in values.items() if not isinstance(value, dict) and value is not None}
+    lines = [f"{key} = {_toml(value)}" for key, value in single.items()]
     for name, table in values.items():
         if isinstance(table, dict):
             lines += ["", f"[{name}]"]

@@ -66,7 +66,7 @@ def add_gradients(
 ) -> Outcome:
     """Add the gradient of sum(losses)/total to the parameters' `grad`.
 
-    `sampled`: one number in [0, 1) per example; the targets are then drawn from the model's own distribution.
+    `sampled`: a number in [0, 1) per token of the answer, B x R; targets are then drawn from the model's own logits.
     """
     prepared = model.prepare()
     names = list(prepared)
@@ -108,5 +108,5 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     """A token for each row of logits (B x V, or B x R x V), drawn from their softmax with a given uniform number."""
     rows = logits if logits.dim() == 3 else logits[:, None]
     sums = torch.softmax(rows, -1).cumsum(-1)
-    at = (sums < uniform.view(len(rows), -1, 1) * sums[..., -1:]).sum(-1)
+    at = (sums <= uniform.view(len(rows), -1, 1) * sums[..., -1:]).sum(-1)
     return at.clamp_(max=rows.shape[-1] - 1)
