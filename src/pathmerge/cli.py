@@ -18,7 +18,7 @@ import tyro
 
 from pathmerge.cli_runs import demo, evaluate, train_command
 from pathmerge.distributions import DISTRIBUTIONS
-from pathmerge.errors import check_choice, check_range
+from pathmerge.errors import NotFiniteError, check_choice, check_range
 from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.distribution import Distribution
 from pathmerge.rng import Split
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nobody reads on. What is still in the buffer must not raise again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except ArithmeticError as error:
+    except NotFiniteError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 1
     except (ValueError, OSError, MemoryError) as error:

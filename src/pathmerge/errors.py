@@ -60,3 +60,7 @@ def plain(value: Any) -> Any:
 
 class DrawError(ValueError):
     """No attempt at an example succeeded within the bound on attempts."""
+
+
+class NotFiniteError(ArithmeticError):
+    """A loss or gradient became infinite or not a number."""

@@ -62,7 +62,7 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
             validate_every=20_000,
             log_every=5_000,
         ),
-        curriculum=Curriculum(over="size", first=5, step=2, threshold=0.95, window=1024),
+        curriculum=Curriculum(over="size", step=2, threshold=0.95, window=1024),
         seed=seed,
         recipe="tuned",
     )

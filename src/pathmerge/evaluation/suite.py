@@ -5,6 +5,9 @@ Choices a reader could not guess:
   lookahead for search; every backtrack distance; every frontier and branch.
 - Convergence is judged on the validation split of balanced problems of the lookaheads trained on (of all, if training
   was on naive or star problems), or of the task's own distribution.
+- A problem can belong to several distributions: a star of lookahead 1 is also a balanced graph. So although each cell
+  holds out at most 5% of its own problems, a tiny cell may be held out almost whole by others. Training on such a cell
+  would starve; its problems are then not guarded, and the cell is named.
 - Where a task has many difficulties, each gets fewer problems: at most 400,000 in all, at least 100 each.
 """
 
@@ -12,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from pathmerge.encodings.language import Language
 from pathmerge.heldout import HeldOut, hold_out
@@ -21,9 +26,12 @@ from pathmerge.problems.distribution import Distribution
 from pathmerge.problems.naive import Naive
 from pathmerge.problems.selection_inference import SelectionInference
 from pathmerge.problems.star import Star
+from pathmerge.rng import MAX_STREAM
 
 MOST_HELD_OUT = 400_000
 FEWEST = 100
+PROBE = 2048
+MOST_REDRAWN = 0.9
 
 
 def test_suite(problem: Distribution) -> list[Distribution]:
@@ -87,3 +95,20 @@ def hold_out_validation(
     chosen = [validation_problem(problem)]
     number = per_cell(chosen, count)
     return hold_out(chosen, number, seed=seed, split="validation", held_out=besides, threads=threads)
+
+
+def guard_for(stages: Sequence[Distribution], held_out: HeldOut) -> tuple[HeldOut, list[str]]:
+    """What a training on these distributions must redraw, and the cells that cannot be guarded."""
+    freed: list[np.ndarray] = []
+    named: list[str] = []
+    for cell in {cell: None for stage in stages for cell in stage.fixed()}:
+        problems = getattr(cell, "symbolic", cell)
+        met = problems.sample(PROBE, seed=0, split="train", stream=MAX_STREAM, threads=1).identity
+        hit = np.isin(met, held_out.identities)
+        if hit.mean() > MOST_REDRAWN:
+            freed.append(met[hit])
+            named.append(f"{cell.describe()}: {hit.mean():.0%} of draws are held out by other cells; not guarded")
+    if not freed:
+        return held_out, named
+    kept = held_out.identities[~np.isin(held_out.identities, np.concatenate(freed))]
+    return HeldOut(kept, held_out.cells), named

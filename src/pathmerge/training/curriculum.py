@@ -59,7 +59,8 @@ class Curriculum:
         if self.over == "lookahead":
             last, first = graph.max_lookahead or graph.largest_lookahead, self.first or 1
         else:
-            last, first = graph.most_vertices, self.first or SMALLEST_SIZE
+            last = graph.most_vertices
+            first = self.first or min(SMALLEST_SIZE, last)
         check_range("curriculum.first", first, 1, last, f"the largest {self.over} of {problem.describe()}")
         return [*(self._limited(problem, field, at) for at in range(first, last, self.step)), problem]
 

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pathmerge.evaluation.suite import hold_out_test, hold_out_validation
+from pathmerge.errors import NotFiniteError
+from pathmerge.evaluation.suite import guard_for, hold_out_test, hold_out_validation
 from pathmerge.heldout import HeldOutCell
 from pathmerge.models.judge import PART_ROWS, ModelJudge
 from pathmerge.models.weights import fill, save_weights
@@ -50,10 +51,6 @@ PUBLISHED_RULE = 0.995
 PUBLISHED_BATCH = 256
 TABLES = ("embedding", "positions", "vertices", "kinds", "answer.weight")
 """Parameters that Muon leaves to AdamW: they embed or read, and are not maps between hidden vectors."""
-
-
-class NotFiniteError(ArithmeticError):
-    """The loss or the gradient became infinite or not a number."""
 
 
 def train(
@@ -131,11 +128,12 @@ class Trainer:
         test = hold_out_test(config.problem, held.test, held.seed)
         validation = hold_out_validation(config.problem, held.validation, held.seed, besides=test)
         self.validation: tuple[HeldOutCell, ...] = validation.cells
+        guard, self.unguarded = guard_for(config.curriculum.stages(config.problem), test + validation)
         self.feed = Feed(
             config.problem,
             config.curriculum,
             seed=config.seed,
-            held_out=test + validation,
+            held_out=guard,
             shard=(processes.rank, processes.count),
         )
         self.workers = Workers(settings.threads if device.type == "cpu" else 1)
@@ -169,6 +167,8 @@ class Trainer:
                     others = open_sinks(sinks, self.directory, name, self.config.to_dict())
                     stack.callback(others.close)
             self._targets = [target for target in (metrics, progress, others) if target is not None]
+            for cell in self.unguarded:
+                progress.note(cell)
             if self.checkpoint is not None:
                 progress.note(f"resumed at {self.examples:,} examples")
             wish = stack.enter_context(_wishes_to_stop())

@@ -36,8 +36,8 @@ def validate(
     several = len({row.distribution for row in rows}) > 1
     examples, right, loss = (float(column.sum()) for column in sums.T)
     return {
-        "loss": loss / examples,
-        "accuracy": right / examples,
+        "loss": loss / examples if examples else math.nan,
+        "accuracy": right / examples if examples else math.nan,
         "by_difficulty": {
             f"{row.distribution} {row.difficulty}" if several else row.difficulty: row.accuracy
             for row in rows
