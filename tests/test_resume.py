@@ -273,6 +273,22 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_weights_still_writes_t
     check_same(run, reference(PLAIN))
 
 
+def test_what_was_reached_once_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """When the published rule and the convergence were met, though later batches may be worse."""
+    original = loop.validate
+    monkeypatch.setattr(loop, "PUBLISHED_BATCH", 32)
+    monkeypatch.setattr(loop, "PUBLISHED_RULE", 0.1)
+    monkeypatch.setattr(loop, "validate", lambda *a: {**original(*a), "converged": True})
+    for out in ("whole", "killed"):
+        if out == "killed":
+            crash(monkeypatch, "_report", [13, 17])
+        train_to_the_end(PLAIN, tmp_path / out, save_every=NEVER, keep_every=128)
+    state = newest(tmp_path / "whole" / PLAIN.run_name).state
+    assert 0 < state["published_at"] < 384
+    assert state["converged_at"] == {"converged": 320}
+    check_same(tmp_path / "killed" / PLAIN.run_name, tmp_path / "whole" / PLAIN.run_name)
+
+
 def test_how_often_it_is_saved_changes_no_number(
     tmp_path: Path, reference: Callable[[RunConfig], Path], capsys: pytest.CaptureFixture[str]
 ):

@@ -209,13 +209,13 @@ def write(path: Path, state: State, header: dict[str, str] | None) -> Path:
     [
         (None, "not a file of pathmerge weights; import_weights reads those of other programs"),
         ({"format": "pt"}, "not a file of pathmerge weights"),
-        ({"format": "pathmerge weights"}, "its model cannot be read"),
-        ({"format": "pathmerge weights", "model": "{"}, "its model cannot be read"),
-        ({"format": "pathmerge weights", "model": "[]"}, "its model cannot be read"),
-        ({"format": "pathmerge weights", "model": '{"name": "onehott"}'}, "did you mean onehot"),
-        ({"format": "pathmerge weights", "model": json.dumps(replace(SMALL, layers=3).to_dict())}, "lacks tensor"),
-        ({"format": "pathmerge weights", "model": json.dumps(replace(SMALL, layers=1).to_dict())}, "an unknown tensor"),
-        ({"format": "pathmerge weights", "model": json.dumps(replace(SMALL, hidden=9).to_dict())}, "has shape"),
+        ({"pathmerge weights": ""}, "its model cannot be read"),
+        ({"pathmerge weights": "{"}, "its model cannot be read"),
+        ({"pathmerge weights": "[]"}, "its model cannot be read"),
+        ({"pathmerge weights": '{"name": "onehott"}'}, "did you mean onehot"),
+        ({"pathmerge weights": json.dumps(replace(SMALL, layers=3).to_dict())}, "lacks tensor"),
+        ({"pathmerge weights": json.dumps(replace(SMALL, layers=1).to_dict())}, "an unknown tensor"),
+        ({"pathmerge weights": json.dumps(replace(SMALL, hidden=9).to_dict())}, "has shape"),
     ],
 )
 def test_foreign_and_damaged_files_are_refused(header: dict[str, str] | None, message: str, tmp_path: Path):

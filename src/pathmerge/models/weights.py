@@ -45,7 +45,8 @@ def save_weights(model: Transformer, path: Path | str) -> None:
     if path.suffix != ".safetensors":
         raise ValueError(f"path={str(path)!r}: the name must end in .safetensors")
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    header = {"format": FORMAT, "model": json.dumps(model.config.to_dict())}
+    # One entry: safetensors writes several in random order, and the same weights should be the same file.
+    header = {FORMAT: json.dumps(model.config.to_dict())}
     with written_whole(path, "path") as temporary:
         temporary.write_bytes(save(tensors, header))
 
@@ -54,10 +55,10 @@ def load_weights(path: Path | str) -> Transformer:
     """The model that `save_weights` wrote."""
     path = Path(path)
     tensors, header = _read_safetensors(path)
-    if header.get("format") != FORMAT:
+    if FORMAT not in header:
         raise ValueError(f"path={str(path)!r}: not a file of {FORMAT}; import_weights reads those of other programs")
     try:
-        config = model_from_dict(json.loads(header["model"]))
+        config = model_from_dict(json.loads(header[FORMAT]))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"path={str(path)!r}: its model cannot be read ({error})") from None
     model = config.build()

@@ -57,7 +57,7 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[
     text = json.dumps(values, allow_nan=True)
     signed = json.dumps({"checksum": hashlib.sha256(text.encode()).hexdigest(), "checkpoint": text})
     _write(folder / f"{stem}.json", signed.encode())
-    _remove_old(folder)
+    _remove_old(folder, stem)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -81,7 +81,12 @@ def _write(path: Path, data: bytes) -> None:
             os.close(handle)
 
 
-def _remove_old(folder: Path) -> None:
+def _remove_old(folder: Path, present: str) -> None:
+    # Newer ones than the present are damaged: the run went back before them.
+    for path in folder.glob("*.json"):
+        if path.stem > present:
+            with suppress(OSError):
+                path.unlink()
     names = sorted(folder.glob("*.json"), reverse=True)
     for path in names[KEPT:]:
         with suppress(OSError, ValueError):

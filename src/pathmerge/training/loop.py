@@ -151,7 +151,8 @@ class Trainer:
         """Train until a stop rule says so."""
         leads = self.processes.leads
         if self.finished is not None:
-            if leads and not (self.directory / WEIGHTS).exists():
+            if leads and self.checkpoint is not None and not (self.directory / WEIGHTS).exists():
+                self._fill(self.checkpoint)
                 save_weights(self.model, self.directory / WEIGHTS)
             return
         with ExitStack() as stack:
@@ -184,6 +185,11 @@ class Trainer:
                 if metrics is not None and due:
                     if self._save(metrics, milestone):
                         progress.checkpointed()
+                    elif self.finished is not None:
+                        raise ValueError(
+                            f"run={str(self.directory)!r}: came to its end, but that could not be saved; "
+                            "make room and give the same command again"
+                        )
                     saved = now
                 if stop_now and self.finished is None:
                     raise KeyboardInterrupt
@@ -436,12 +442,16 @@ class Trainer:
             return False
         return True
 
+    def _fill(self, checkpoint: Checkpoint) -> None:
+        weights = {name[6:]: value for name, value in checkpoint.tensors.items() if name.startswith("model/")}
+        fill(self.model, weights, f"run={str(self.directory)!r}")
+
     def _restore(self, checkpoint: Checkpoint) -> None:
         state, tensors = checkpoint.state, checkpoint.tensors
         name = f"run={str(self.directory)!r}"
         if state["config"] != self.config.digest:
             raise ValueError(f"{name}: its checkpoints are of another config")
-        fill(self.model, {k[6:]: v for k, v in tensors.items() if k.startswith("model/")}, name)
+        self._fill(checkpoint)
         self.optimizer.load_state({k[10:]: v for k, v in tensors.items() if k.startswith("optimizer/")})
         for field in ("examples", "step", "seconds", "flops", "redrawn", "mastered_at", "published_at"):
             setattr(self, field, state[field])
