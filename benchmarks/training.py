@@ -46,6 +46,8 @@ def main() -> None:
             step()
         for _ in range(options.rounds):
             for name, step in programs.items():
+                time.sleep(0.5)  # the threads of the program before spin for a while after their last work
+                step()
                 steps, begin = 0, time.perf_counter()
                 while steps < 2 or time.perf_counter() - begin < 2.0:
                     step()
@@ -79,6 +81,8 @@ def matmul_peak() -> float:
 
 def ours(size: int, layers: int, threads: int = THREADS) -> Callable[[], None]:
     """A step of the training loop: gradients and the optimizer, the batches made beforehand."""
+    import torch
+
     import pathmerge as pm
     from pathmerge.parallel import Workers
     from pathmerge.training.gradients import add_gradients, make_task
@@ -89,17 +93,20 @@ def ours(size: int, layers: int, threads: int = THREADS) -> Callable[[], None]:
     batches = [pm.Balanced(input_size=size).sample(BATCH, seed=1, first=BATCH * i) for i in range(8)]
     turn = 0
 
+    workers = Workers(threads)
+
     def step() -> None:
         nonlocal turn
         turn += 1
-        with Workers(threads) as workers:
-            optimizer.zero_grad()
-            add_gradients(model, make_task(model, [batches[turn % 8]]), workers, kind="label", total=BATCH)
-            for parameter in model.parameters():
-                if parameter.grad is None:
-                    parameter.grad = parameter.detach().new_zeros(parameter.shape)
-            optimizer.step(1e-5)
+        torch.set_num_threads(1)
+        optimizer.zero_grad()
+        add_gradients(model, make_task(model, [batches[turn % 8]]), workers, kind="label", total=BATCH)
+        for parameter in model.parameters():
+            if parameter.grad is None:
+                parameter.grad = parameter.detach().new_zeros(parameter.shape)
+        optimizer.step(1e-5)
 
+    workers.__enter__()  # kept for the whole run, as training keeps it
     return step
 
 

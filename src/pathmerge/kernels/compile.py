@@ -60,14 +60,20 @@ def mark_compiled(words: int) -> None:
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
-def kernel(function: Callable[..., Any]) -> Any:
+def kernel(function: Callable[..., Any], **options: Any) -> Any:
     """Compile an entry point, called from Python without the GIL and kept on disk between processes."""
     before = config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]
     config.CACHE_DIR = CACHE_DIRECTORY  # pyright: ignore[reportAttributeAccessIssue]
     try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
+        return numba.njit(cache=True, **_OPTIONS, **options)(function)
     finally:
         config.CACHE_DIR = before  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def float_kernel(function: Callable[..., Any]) -> Any:
+    """The same for sums of floats, which may be reordered so that they use wide registers; nan and inf stay what they
+    are."""
+    return kernel(function, fastmath={"reassoc", "contract", "nsz"})
 
 
 def helper(function: Callable[..., Any]) -> Any:

@@ -17,16 +17,19 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pathmerge.kernels import rows as kernels
 from pathmerge.models.rotary import rotate
 
 if TYPE_CHECKING:
     from pathmerge.models.transformer import Block
 
 EPSILON = 1e-5
+_EPSILON_32 = np.float32(EPSILON)
 
 
 def fold_one_head(block: Block) -> dict[str, Tensor]:
@@ -116,35 +119,32 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, A: Tensor, a: Tensor, M: Tensor, m: Tensor) -> Tensor:
-        width = x.shape[2]
-        rows = x.reshape(-1, width)
-        h, mean, scale = torch.native_layer_norm(rows, [width], None, None, EPSILON)
+        rows = x.reshape(-1, x.shape[2])
+        h, scale = _normalise(rows)
         asked = torch.addmm(a, h, A)
         h_BTD = h.view(x.shape)
         pattern = torch.softmax(torch.baddbmm(bias, asked.view(x.shape), h_BTD.transpose(1, 2)), -1)
-        seen = torch.bmm(pattern, h_BTD).view(-1, width)
-        ctx.save_for_backward(rows, mean, scale, h, asked, pattern, seen, A, M)
+        seen = torch.bmm(pattern, h_BTD).view(rows.shape)
+        ctx.save_for_backward(scale, h, asked, pattern, seen, A, M)
         return torch.addmm(rows, seen, M).add_(m).view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        rows, mean, scale, h, asked, pattern, seen, A, M = ctx.saved_tensors
-        shape, width = gradients[0].shape, rows.shape[1]
-        back = torch.ops.aten
-        d_out = gradients[0].reshape(-1, width)
+        scale, h, asked, pattern, seen, A, M = ctx.saved_tensors
+        shape = gradients[0].shape
+        d_out = gradients[0].reshape(h.shape)
         d_M, d_m = seen.t() @ d_out, d_out.sum(0)
         d_seen = (d_out @ M.t()).view(shape)
         h_BTD = h.view(shape)
         d_h = torch.bmm(pattern.transpose(1, 2), d_seen)
-        d_scores = back._softmax_backward_data(torch.bmm(d_seen, h_BTD.transpose(1, 2)), pattern, -1, rows.dtype)
-        d_asked = torch.bmm(d_scores, h_BTD).view(-1, width)
+        d_pattern = torch.bmm(d_seen, h_BTD.transpose(1, 2))
+        d_scores = torch.ops.aten._softmax_backward_data(d_pattern, pattern, -1, h.dtype)
+        d_asked = torch.bmm(d_scores, h_BTD).view(h.shape)
         d_A, d_a = h.t() @ d_asked, d_asked.sum(0)
         d_x = None
         if ctx.needs_input_grad[0]:
             d_h.baddbmm_(d_scores.transpose(1, 2), asked.view(shape))
-            d_h = d_h.view(-1, width).addmm_(d_asked, A.t())
-            d_x = back.native_layer_norm_backward(d_h, rows, [width], mean, scale, None, None, [True, False, False])[0]
-            d_x = d_x.add_(d_out).view(shape)
+            d_x = _normalise_backward(d_h.view(h.shape).addmm_(d_asked, A.t()), h, scale, d_out).view(shape)
         return d_x, None, d_A, d_a, d_M, d_m
 
 
@@ -153,25 +153,42 @@ class _FeedForward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor) -> Tensor:
-        width = x.shape[2]
-        rows = x.reshape(-1, width)
-        h, mean, scale = torch.native_layer_norm(rows, [width], None, None, EPSILON)
+        rows = x.reshape(-1, x.shape[2])
+        h, scale = _normalise(rows)
         active = torch.addmm(b1, h, W1).relu_()
-        ctx.save_for_backward(rows, mean, scale, h, active, W1, W2)
+        ctx.save_for_backward(scale, h, active, W1, W2)
         return torch.addmm(rows, active, W2).add_(b2).view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        rows, mean, scale, h, active, W1, W2 = ctx.saved_tensors
-        shape, width = gradients[0].shape, rows.shape[1]
-        back = torch.ops.aten
-        d_out = gradients[0].reshape(-1, width)
-        d_active = back.threshold_backward(d_out @ W2.t(), active, 0)
+        scale, h, active, W1, W2 = ctx.saved_tensors
+        d_out = gradients[0].reshape(h.shape)
+        d_active = torch.ops.aten.threshold_backward(d_out @ W2.t(), active, 0)
         d_W2, d_b2 = active.t() @ d_out, d_out.sum(0)
         d_W1, d_b1 = h.t() @ d_active, d_active.sum(0)
-        d_h = d_active @ W1.t()
-        d_x = back.native_layer_norm_backward(d_h, rows, [width], mean, scale, None, None, [True, False, False])[0]
-        return d_x.add_(d_out).view(shape), d_W1, d_b1, d_W2, d_b2
+        d_x = _normalise_backward(d_active @ W1.t(), h, scale, d_out).view(gradients[0].shape)
+        return d_x, d_W1, d_b1, d_W2, d_b2
+
+
+def _normalise(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """LayerNorm of each row without gain and bias, and the factor each row was scaled by."""
+    if rows.device.type == "cpu" and rows.dtype == torch.float32:
+        h, scale = torch.empty_like(rows), rows.new_empty(len(rows))
+        kernels.normalise(rows.detach().numpy(), _EPSILON_32, h.numpy(), scale.numpy())
+        return h, scale
+    variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
+    scale = torch.rsqrt(variance + EPSILON)
+    return (rows - mean) * scale, scale[:, 0]
+
+
+def _normalise_backward(d_h: Tensor, h: Tensor, scale: Tensor, d_out: Tensor) -> Tensor:
+    """The gradient of x, from those of h = norm(x) and (d_out) of what x was added to."""
+    if h.device.type == "cpu" and h.dtype == torch.float32:
+        d_x = torch.empty_like(h)
+        kernels.normalise_backward(d_h.numpy(), h.numpy(), scale.numpy(), d_out.detach().numpy(), d_x.numpy())
+        return d_x
+    along = (d_h * h).mean(1, keepdim=True)
+    return d_out + scale[:, None] * (d_h - d_h.mean(1, keepdim=True) - h * along)
 
 
 def heads_block(

@@ -1,0 +1,45 @@
+"""LayerNorm over rows, without gain and bias, forward and backward, in one pass each. torch takes several times as
+long on rows of a hundred numbers, and training spent a sixth of its time there at N=32."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pathmerge.kernels.compile import float_kernel
+
+_ZERO = np.float32(0)
+_ONE = np.float32(1)
+
+
+@float_kernel
+def normalise(x, epsilon, h, scale):
+    """h = (x - mean)·scale and scale = 1/√(variance + epsilon) of each row; float32."""
+    width = np.float32(x.shape[1])
+    for i in range(x.shape[0]):
+        total = _ZERO
+        for j in range(x.shape[1]):
+            total += x[i, j]
+        mean = total / width
+        squares = _ZERO
+        for j in range(x.shape[1]):
+            apart = x[i, j] - mean
+            squares += apart * apart
+        factor = _ONE / np.sqrt(squares / width + epsilon)
+        scale[i] = factor
+        for j in range(x.shape[1]):
+            h[i, j] = (x[i, j] - mean) * factor
+
+
+@float_kernel
+def normalise_backward(d_h, h, scale, d_out, d_x):
+    """d_x = d_out + the gradient that reaches x through h; d_out is what reaches x beside the norm."""
+    width = np.float32(h.shape[1])
+    for i in range(h.shape[0]):
+        total = _ZERO
+        along = _ZERO
+        for j in range(h.shape[1]):
+            total += d_h[i, j]
+            along += d_h[i, j] * h[i, j]
+        mean, along = total / width, along / width
+        for j in range(h.shape[1]):
+            d_x[i, j] = d_out[i, j] + scale[i] * (d_h[i, j] - mean - h[i, j] * along)
