@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathmerge.errors import check_choice
 from pathmerge.models.config import Edges, OneHot
 from pathmerge.problems.balanced import Balanced
-from pathmerge.training.config import RunConfig, Training
+from pathmerge.training.config import Holding, RunConfig, Training
 from pathmerge.training.curriculum import Curriculum
 
 
@@ -63,6 +63,7 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
             log_every=5_000,
         ),
         curriculum=Curriculum(over="size", step=2, threshold=0.95, window=1024),
+        held_out=Holding(validation=2000),
         seed=seed,
         recipe="tuned",
     )
