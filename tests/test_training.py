@@ -353,6 +353,22 @@ def test_with_a_curriculum_it_ends_when_the_rate_has_fallen(tmp_path: Path):
     assert [line["stage"] for line in lines_of(run, "stage")] == ["2/2 (vertices ≤ 5)", "mastered"]
 
 
+def test_bad_input_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for arguments, words in (
+        (["--sinks", "wandb"], "sink='wandb': not installed"),
+        (["--training.device", "mps"], "training.device='mps': torch sees no MPS device"),
+        (["--model.heads", "4"], "heads=4: must divide the width d=62"),
+        (["--training.optimizer", "adamm"], "adamm"),
+        (["--recipe", "matchd"], "did you mean matched?"),
+        (["--keep-every", "0"], "keep_every=0: must be"),
+    ):
+        assert main(["train", "--input-size", "32", "--out", str(tmp_path / "runs"), *arguments]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
+        assert not (tmp_path / "runs").exists()
+
+
 # Every kind of problem and model, by the command.
 
 KINDS: list[tuple[Distribution, Any]] = [

@@ -42,7 +42,7 @@ from pathmerge.training.processes import Processes
 from pathmerge.training.progress import Progress
 from pathmerge.training.run import CHECKPOINTS, METRICS, WEIGHTS, Run, load_run, lock, open_directory
 from pathmerge.training.schedule import batch_size_at, rate_factor
-from pathmerge.training.sinks import Sink, open_sinks
+from pathmerge.training.sinks import Sink, check_sinks, open_sinks
 from pathmerge.training.tally import LEVELS, Tally
 from pathmerge.training.validate import validate
 
@@ -66,6 +66,7 @@ def train(
 
     `save_every`: seconds between checkpoints. `keep_every`: keep a checkpoint for each so many examples.
     """
+    check_sinks(sinks)
     with ExitStack() as stack:
         processes = stack.enter_context(Processes())
         device = choose_device(config.training.device, processes.local_rank)

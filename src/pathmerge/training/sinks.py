@@ -19,8 +19,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -152,6 +154,14 @@ class Sinks:
             except Exception as error:
                 warn(f"sink={name!r}: failed when closed ({_reason(error)})")
         self._sinks = {}
+
+
+def check_sinks(names: Iterable[str]) -> None:
+    """Raise, before anything is written, if a name is unknown or its package is not installed."""
+    for name in names:
+        check_choice("sink", name, tuple(SINKS))
+        if name not in sys.modules and find_spec(name) is None:
+            raise ValueError(f'sink={name!r}: not installed; pip install "pathmerge[{name}]"')
 
 
 def open_sinks(names: Iterable[str], run_directory: Path | str, run_name: str, config: Mapping[str, Any]) -> Sinks:
