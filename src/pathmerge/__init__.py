@@ -28,12 +28,19 @@ from pathmerge.training.curriculum import Curriculum as Curriculum
 from pathmerge.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from pathmerge.circuits.conformance import check_model as check_model
+    from pathmerge.circuits.explain import explain as explain
+    from pathmerge.circuits.explain import explain_all as explain_all
+    from pathmerge.circuits.files import Circuit as Circuit
+    from pathmerge.circuits.files import load_circuit as load_circuit
+    from pathmerge.circuits.subject import Explainable as Explainable
     from pathmerge.evaluation.accuracy import Table as Table
     from pathmerge.evaluation.evaluate import evaluate as evaluate
     from pathmerge.files import read_problems as read_problems
     from pathmerge.files import write_problems as write_problems
     from pathmerge.heldout import HeldOut as HeldOut
     from pathmerge.heldout import hold_out as hold_out
+    from pathmerge.models.compiled import compiled as compiled
     from pathmerge.models.transformer import Transformer as Transformer
     from pathmerge.models.weights import import_weights as import_weights
     from pathmerge.models.weights import load_weights as load_weights
@@ -46,14 +53,21 @@ if TYPE_CHECKING:
 
 _LATER = {
     "Batch": "pathmerge.problems.batch",
+    "Circuit": "pathmerge.circuits.files",
+    "Explainable": "pathmerge.circuits.subject",
     "HeldOut": "pathmerge.heldout",
     "Run": "pathmerge.training.run",
     "Stream": "pathmerge.stream",
     "Table": "pathmerge.evaluation.accuracy",
     "Transformer": "pathmerge.models.transformer",
+    "check_model": "pathmerge.circuits.conformance",
+    "compiled": "pathmerge.models.compiled",
     "evaluate": "pathmerge.evaluation.evaluate",
+    "explain": "pathmerge.circuits.explain",
+    "explain_all": "pathmerge.circuits.explain",
     "hold_out": "pathmerge.heldout",
     "import_weights": "pathmerge.models.weights",
+    "load_circuit": "pathmerge.circuits.files",
     "load_run": "pathmerge.training.run",
     "load_weights": "pathmerge.models.weights",
     "read_problems": "pathmerge.files",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from pathmerge.cli_explain import explain
 from pathmerge.cli_runs import demo, evaluate, train_command
 from pathmerge.distributions import DISTRIBUTIONS
 from pathmerge.errors import NotFiniteError, check_choice, check_range
@@ -183,6 +184,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "sample": _sample_help,
     "train": _train_help,
     "evaluate": evaluate,
+    "explain": explain,
     "demo": demo,
     "verify": verify,
     "gallery": gallery,

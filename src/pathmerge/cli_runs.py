@@ -271,7 +271,7 @@ def evaluate(
     if count is not None:
         check_range("count", count, 1, 10**7)
     check_range("threads", threads, 1, 1024)
-    subjects = [_load_subject(run, task) for run in runs]
+    subjects = [load_subject(run, task) for run in runs]
     compare(subjects, out=out, figure=figure, count=count, threads=threads, heuristics=heuristics)
     return 0
 
@@ -350,7 +350,7 @@ def demo(out: Path = Path("demo"), input_size: int = 32, seed: int = 1) -> int:
 
     announce_compilation(Balanced(input_size=input_size))
     runs = demonstrate(out / "runs", input_size, seed)
-    subjects = [replace(_load_subject(str(directory), "search"), name=name) for name, directory in runs.items()]
+    subjects = [replace(load_subject(str(directory), "search"), name=name) for name, directory in runs.items()]
     compare(subjects, figure=out / "accuracy.png")
     return 0
 
@@ -371,7 +371,8 @@ class Subject:
         return None if self.run is None else self.run.directory / name
 
 
-def _load_subject(given: str, task: str) -> Subject:
+def load_subject(given: str, task: str) -> Subject:
+    """A run or a file of weights, with what it was trained on."""
     path = Path(given)
     if path.suffix == ".safetensors":
         from pathmerge.models.weights import load_weights

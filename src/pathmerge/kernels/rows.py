@@ -43,3 +43,60 @@ def normalise_backward(d_h, h, scale, d_out, d_x):
         mean, along = total / width, along / width
         for j in range(h.shape[1]):
             d_x[i, j] = d_out[i, j] + scale[i] * (d_h[i, j] - mean - h[i, j] * along)
+
+
+@float_kernel
+def normalise_one(x, epsilon, h):
+    """(x - mean)·scale of each row and a 1 after it: h is one column wider."""
+    n = x.shape[1]
+    width = np.float32(n)
+    for i in range(x.shape[0]):
+        total = _ZERO
+        for j in range(n):
+            total += x[i, j]
+        mean = total / width
+        squares = _ZERO
+        for j in range(n):
+            apart = x[i, j] - mean
+            squares += apart * apart
+        factor = _ONE / np.sqrt(squares / width + epsilon)
+        for j in range(n):
+            h[i, j] = (x[i, j] - mean) * factor
+        h[i, n] = _ONE
+
+
+@float_kernel
+def add_normalise(x, bias, more, epsilon, out, h):
+    """h = the normalised row x + out + bias, and a 1; then out becomes that sum plus `more`."""
+    n = x.shape[1]
+    width = np.float32(n)
+    for i in range(x.shape[0]):
+        total = _ZERO
+        for j in range(n):
+            value = x[i, j] + out[i, j] + bias[j]
+            out[i, j] = value
+            total += value
+        mean = total / width
+        squares = _ZERO
+        for j in range(n):
+            apart = out[i, j] - mean
+            squares += apart * apart
+        factor = _ONE / np.sqrt(squares / width + epsilon)
+        for j in range(n):
+            h[i, j] = (out[i, j] - mean) * factor
+            out[i, j] += more[j]
+        h[i, n] = _ONE
+
+
+@float_kernel
+def gather(first, second, places, out):
+    """Rows of two arrays one after the other, by number."""
+    count = first.shape[0]
+    for i in range(places.shape[0]):
+        at = places[i]
+        if at < count:
+            for j in range(out.shape[1]):
+                out[i, j] = first[at, j]
+        else:
+            for j in range(out.shape[1]):
+                out[i, j] = second[at - count, j]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float32, Int64, UInt64
 
+from pathmerge.errors import whole
 from pathmerge.problems.distribution import Distribution
 from pathmerge.rng import Key
 
@@ -46,6 +47,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def __getitem__(self, index: int) -> Batch:
+        """One example, as a batch of its own."""
+        at = range(len(self))[whole("index", index)]
+        return self.take(slice(at, at + 1))
 
     def __getattr__(self, name: str) -> Int64[np.ndarray, " batch"]:
         # A batch that is being unpickled or copied has nothing in it yet.

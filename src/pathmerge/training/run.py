@@ -70,6 +70,19 @@ def load_run(directory: Path | str, field: str = "run") -> Run:
     )
 
 
+def load_at(directory: Path, checkpoint: Path) -> tuple[Transformer, int]:
+    """The model of a run at one of its checkpoints (the JSON file), and the examples it had seen."""
+    from pathmerge.models.weights import fill
+    from pathmerge.training.checkpoint import load_checkpoint
+
+    found = load_checkpoint(checkpoint)
+    config = load_config(directory / CONFIG)
+    model = config.model.build(config.seed)
+    weights = {name[6:]: value for name, value in found.tensors.items() if name.startswith("model/")}
+    fill(model, weights, f"checkpoint={str(checkpoint)!r}")
+    return model, found.examples
+
+
 def open_directory(out: Path, config: RunConfig) -> Path:
     """The directory of this config under `out`, made and filled if it is new, checked if it is not."""
     directory = out / config.run_name

@@ -1,0 +1,264 @@
+"""A circuit as a file: typed, versioned JSON, one schema.
+
+Choices a reader could not guess:
+- Rows are named by their position in the input, layers are counted from 0; `sets` has one entry more than there are
+  layers: before each, and after the last.
+- What does not depend on how strictly one reads (importance, features, direction) stands in the operation; what does
+  (which are kept, the sets, explained, trust) in one `Reading` each.
+- In a screened result `operations` are those that were candidates and turned out important; in an exact one, all
+  important ones, those too that are neither merge nor copy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pathmerge.circuits.options import Mode as Mode
+from pathmerge.circuits.options import SetRule
+from pathmerge.files import written_whole
+
+FORMAT = "pathmerge circuit"
+VERSION = 1
+
+Kind = Literal["token", "position", "copy", "other"]
+Direction = Literal["forward", "backward", "same", "across", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of the input that is not padding."""
+
+    position: int
+    text: str
+    """What stands there: a vertex id, EDGE, QUERY, PATH, or for edge tokens "u→v"."""
+    vertices: tuple[int, ...]
+    """The vertices it holds; the first is the one it stands for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """The problem and where it comes from."""
+
+    tokens: tuple[int, ...]
+    """The symbolic tokens, padding included."""
+    edges: tuple[tuple[int, int], ...]
+    start: int
+    goal: int
+    answers: tuple[int, ...]
+    lookahead: int
+    rows: tuple[Row, ...]
+    problem: dict[str, Any]
+    """The distribution it was drawn from."""
+    key: dict[str, Any]
+    """Seed, split, stream and index: draws the same input again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How the circuit was found."""
+
+    mode: Mode
+    alpha: float
+    kappa1: float
+    kappa2: float
+    sets: SetRule
+    substitute: int
+    """The token that stood in for perturbed vertices: an id that does not occur, or 0 where all do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """A feature of the input that an operation depends on, and how much perturbing it changes the product q·k."""
+
+    kind: Literal["vertex", "position"]
+    value: int
+    change: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """An important attention operation: row `target` reads row `source`."""
+
+    layer: int
+    head: int
+    target: int
+    source: int
+    weight: float
+    """Its attention weight."""
+    by: tuple[Literal["zero", "maximum"], ...]
+    """The perturbations under which it is important."""
+    drop: tuple[float, float]
+    """The fall of the prediction's logit under each perturbation (zero, maximum)."""
+    change: tuple[float, float]
+    """The largest change of the product of an important last-layer operation."""
+    target_features: tuple[Feature, ...]
+    source_features: tuple[Feature, ...]
+    kind: Kind
+    matched: tuple[int, ...]
+    """The vertices by which it matches (token), or whose two ends it joins (position)."""
+    direction: Direction
+    distance: int | None
+    """Steps between the vertices of its rows, in its direction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """Whether the circuit is what the model uses; each beside the same of a random circuit of equal size per layer."""
+
+    sufficient: bool
+    """The prediction stays with everything outside the circuit masked."""
+    random_sufficient: bool
+    complete: bool
+    """The prediction stays with the circuit masked (false is good)."""
+    random_complete: bool
+    minimal: float | None
+    """The share of kept operations whose removal from the bare circuit costs more than α; none if there are none."""
+    random_minimal: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """The circuit under one reading of the rules; numbers refer to `Circuit.operations`."""
+
+    explained: bool
+    links: tuple[int, ...]
+    """Operations that carry their source's set over to their target."""
+    kept: tuple[int, ...]
+    """Those of them that lead on to the last row: the circuit."""
+    maximal: tuple[int, ...]
+    """Kept merges of the largest sets there can be at that layer."""
+    maximal_vertex: tuple[int, ...] | None
+    """Kept merges of sets no smaller than those of other rows of the same vertex; none in a screened result, which does
+    not know the other rows' sets."""
+    ranked: tuple[int, ...]
+    """Kept merges, forward or backward: those of which `maximal` can be said."""
+    sets: tuple[tuple[tuple[int, ...], ...], ...]
+    """The vertices in each row's set: before each layer and after the last, in the order of `Input.rows`."""
+    trust: Trust | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circuit:
+    """What a model computes on one input, as far as the method sees it."""
+
+    input: Input
+    model: dict[str, Any]
+    """What was explained: its kind, layers, heads, and where it comes from."""
+    prediction: int
+    logit: float
+    correct: bool
+    method: Method
+    operations: tuple[Operation, ...]
+    strict: Reading
+    """SPEC's reading: an operation counts if all features it depends on are contained in its rows' sets."""
+    lenient: Reading
+    """The published code's reading: dependencies beyond those that match do not matter."""
+    connected: bool | None
+    """Whether important operations of any kind connect a whole start→goal path with the answer; none: not known, the
+    result is screened."""
+    passes: int
+    """Perturbed passes that were computed."""
+    audited: int
+    """Screened: how many operations, drawn among those not found important, were measured exactly after all."""
+    missed: int
+    """How many of these would be kept: the screen should not have left them out."""
+    made_with: dict[str, str]
+
+    @property
+    def explained(self) -> bool:
+        """Whether exponential path-merging explains the prediction, strictly."""
+        return self.strict.explained
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION, **_plain(self)}
+
+    def save(self, path: Path | str) -> None:
+        """Write the circuit as JSON; the file appears only when it is whole."""
+        path = Path(path)
+        if path.suffix != ".json":
+            raise ValueError(f"path={str(path)!r}: the name must end in .json")
+        with written_whole(path, "path") as temporary:
+            temporary.write_text(json.dumps(self.to_dict(), separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def load_circuit(path: Path | str) -> Circuit:
+    """Read what `Circuit.save` wrote."""
+    path = Path(path)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"path={str(path)!r}: {error.strerror}") from None
+    except ValueError:
+        raise ValueError(f"path={str(path)!r}: not JSON, or cut off; it must be a whole circuit file") from None
+    try:
+        return circuit_from_dict(values)
+    except ValueError as error:
+        raise ValueError(f"path={str(path)!r}: {error}") from None
+
+
+def circuit_from_dict(values: Any) -> Circuit:
+    """The inverse of `Circuit.to_dict`; another format or version, missing, unknown or ill-typed fields are errors."""
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise ValueError(f"not a {FORMAT}")
+    if values.get("version") != VERSION:
+        raise ValueError(f"version={values.get('version')!r}: this program reads version {VERSION}")
+    rest = {key: value for key, value in values.items() if key not in ("format", "version")}
+    return _read(Circuit, rest, "circuit")
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    """A value of this type from plain JSON."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    wrong = ValueError(f"{where}={str(value)[:40]!r}: must be {getattr(kind, '__name__', kind)}")
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise wrong
+        hints = _hints(kind)
+        for name in {**hints, **value}:
+            if name not in hints or name not in value:
+                raise ValueError(f"{where}.{name}: {'unknown' if name in value else 'missing'}")
+        return kind(**{name: _read(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})  # pyright: ignore[reportCallIssue]
+    if origin is tuple:
+        if not isinstance(value, list) or (inner[-1] is not ... and len(value) != len(inner)):
+            raise wrong
+        kinds = [inner[0]] * len(value) if inner[-1] is ... else inner
+        return tuple(_read(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, value, strict=True)))
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _read(next(k for k in inner if k is not type(None)), value, where)
+    if origin is Literal:
+        if value not in inner:
+            raise wrong
+        return value
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise wrong
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise wrong
+    return value
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    found = _HINTS.get(kind)
+    if found is None:
+        found = _HINTS[kind] = typing.get_type_hints(kind)
+    return found
+
+
+_HINTS: dict[Any, dict[str, Any]] = {}

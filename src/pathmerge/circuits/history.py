@@ -1,0 +1,163 @@
+"""Circuits over training: the same inputs traced at the checkpoints of one run, beside accuracy by lookahead.
+
+When does each merge appear? Train with `--keep-every EXAMPLES`, so that there are checkpoints to look at.
+
+Choices a reader could not guess:
+- Each checkpoint has a folder of circuits of its own, so that an interrupted history goes on where it stopped.
+- An operation of the final circuits is *there* at an earlier checkpoint if the same one (layer, head, rows) was kept
+  then on the same input.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from pathmerge.circuits.files import Circuit
+from pathmerge.circuits.options import Options
+from pathmerge.circuits.results import Inputs, explain_into
+from pathmerge.files import written_whole
+from pathmerge.pictures import save
+from pathmerge.training.checkpoint import list_checkpoints
+from pathmerge.training.run import CHECKPOINTS, load_at
+
+GREY = "#777777"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """The model after so many examples."""
+
+    examples: int
+    correct: dict[int, float]
+    """By lookahead, like the next two."""
+    explained: dict[int, float]
+    lenient: dict[int, float]
+    present: list[float | None]
+    """For each layer, the share of the final circuits' operations that are there already."""
+    kept: list[float]
+    """For each layer, operations kept per input."""
+
+
+def trace_training(
+    run: Path,
+    inputs: Inputs,
+    options: Options,
+    out: Path,
+    *,
+    threads: int = 2,
+    progress: Callable[[int], None] | None = None,
+) -> list[Moment]:
+    """Explain the same inputs at every checkpoint of a run, oldest first."""
+    found: list[tuple[int, list[Circuit]]] = []
+    checkpoints = list_checkpoints(run / CHECKPOINTS)
+    if len(checkpoints) < 3:
+        raise ValueError(
+            f"run={str(run)!r}: has {len(checkpoints)} checkpoints, a history needs 3; train with --keep-every EXAMPLES"
+        )
+    for checkpoint in checkpoints:
+        model, examples = load_at(run, checkpoint)
+        source = {"source": str(run), "examples": examples}
+        circuits, _ = explain_into(
+            out / f"after-{examples:09d}", model, inputs, options, source=source, threads=threads, progress=progress
+        )
+        found.append((examples, circuits))
+    last = found[-1][1]
+    return [_moment(examples, circuits, last) for examples, circuits in found]
+
+
+def _moment(examples: int, circuits: Sequence[Circuit], last: Sequence[Circuit]) -> Moment:
+    lookaheads = sorted({circuit.input.lookahead for circuit in circuits})
+
+    def share(of: Callable[[Circuit], bool]) -> dict[int, float]:
+        found = {n: [of(circuit) for circuit in circuits if circuit.input.lookahead == n] for n in lookaheads}
+        return {n: sum(values) / len(values) for n, values in found.items()}
+
+    layers = circuits[0].model["layers"]
+    there, wanted, kept = [0] * layers, [0] * layers, [0] * layers
+    final = {circuit.input.tokens: _operations(circuit) for circuit in last}
+    for circuit in circuits:
+        mine = _operations(circuit)
+        for operation in mine:
+            kept[operation[0]] += 1
+        for operation in final.get(circuit.input.tokens, ()):
+            wanted[operation[0]] += 1
+            there[operation[0]] += operation in mine
+    return Moment(
+        examples=examples,
+        correct=share(lambda circuit: circuit.correct),
+        explained=share(lambda circuit: circuit.explained),
+        lenient=share(lambda circuit: circuit.lenient.explained and circuit.correct),
+        present=[a / b if b else None for a, b in zip(there, wanted, strict=True)],
+        kept=[number / len(circuits) for number in kept],
+    )
+
+
+def _operations(circuit: Circuit) -> set[tuple[int, int, int, int]]:
+    kept = (circuit.operations[i] for i in circuit.lenient.kept)
+    return {(operation.layer, operation.head, operation.target, operation.source) for operation in kept}
+
+
+def write_history(moments: Sequence[Moment], out: Path, *, title: str = "") -> list[Path]:
+    """history.csv and history.png."""
+    table, picture = out / "history.csv", out / "history.png"
+    with written_whole(table) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        rows = [_row(moment) for moment in moments]
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    save(history_figure(moments, title=title), picture)
+    return [table, picture]
+
+
+def _row(moment: Moment) -> dict[str, Any]:
+    row: dict[str, Any] = {"examples": moment.examples}
+    for name in ("correct", "explained", "lenient"):
+        row |= {f"{name} L={length}": value for length, value in getattr(moment, name).items()}
+    for name in ("present", "kept"):
+        row |= {f"{name} layer {i}": value for i, value in enumerate(getattr(moment, name))}
+    return row
+
+
+def history_figure(moments: Sequence[Moment], *, title: str = "") -> Figure:
+    """Accuracy by lookahead, the share explained, and when the final circuits' operations appear, against examples."""
+    figure = Figure(figsize=(7.6, 7.6), layout="constrained")
+    panels = figure.subplots(3, 1, sharex=True)
+    if title:
+        figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    seen = [moment.examples for moment in moments]
+    lookaheads = list(moments[0].correct)
+    shades = colormaps["viridis"]
+    for panel, name, label in (
+        (panels[0], "correct", "right answers"),
+        (panels[1], "lenient", "right and explained\n(lenient)"),
+    ):
+        for i, length in enumerate(lookaheads):
+            colour = shades(0.92 * i / max(1, len(lookaheads) - 1))
+            values = [getattr(moment, name)[length] for moment in moments]
+            panel.plot(seen, values, color=colour, linewidth=1.4, marker=".", label=f"lookahead {length}")
+        panel.set(ylim=(-0.03, 1.03), ylabel=label)
+    panels[0].legend(fontsize=8, frameon=False, loc="lower right")
+    layers = len(moments[0].present)
+    warm = colormaps["plasma"]
+    for layer in range(layers):
+        values = [float("nan") if m.present[layer] is None else m.present[layer] for m in moments]
+        colour = warm(0.85 * layer / max(1, layers - 1))
+        panels[2].plot(seen, values, color=colour, linewidth=1.4, marker=".", label=f"layer {layer + 1}")  # pyright: ignore[reportArgumentType]
+    panels[2].set(
+        ylim=(-0.03, 1.03),
+        ylabel="final circuit's operations\nalready there",
+        xlabel="training examples",
+    )
+    panels[2].legend(fontsize=8, frameon=False, loc="upper left")
+    panels[2].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="y", color="#EEEEEE", linewidth=0.8)
+    return figure

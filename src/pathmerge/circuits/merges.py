@@ -1,0 +1,60 @@
+"""What merges do to the graph's paths: direction, distance, and whether they merge the largest sets available.
+
+The hypothesis (exponential path-merging): each row keeps the set of vertices that can be reached from its vertex (or
+from which it can be reached) within some steps; each layer merges two such sets, and so can double the distance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pathmerge.circuits.files import Direction
+from pathmerge.circuits.frame import Frame
+
+
+def direction(frame: Frame, target: int, source: int) -> tuple[Direction, int | None]:
+    """Where the source row's vertex lies, seen from the target row's, and how many steps away."""
+    here, there = int(frame.vertex_of_row[target]), int(frame.vertex_of_row[source])
+    if not here or not there:
+        return "none", None
+    if here == there:
+        return "same", 0
+    if frame.distance[here, there] > 0:
+        return "forward", int(frame.distance[here, there])
+    if frame.distance[there, here] > 0:
+        return "backward", int(frame.distance[there, here])
+    return "across", None
+
+
+def reach(frame: Frame, way: Direction) -> np.ndarray:
+    """Steps from each id to each in a direction; -1 where there is no path."""
+    return frame.distance if way == "forward" else frame.distance.T
+
+
+def radii(frame: Frame, sets: np.ndarray, way: Direction) -> np.ndarray:
+    """For each row, the longest distance in a direction from its vertex to a vertex of its set; -1 without a vertex."""
+    steps = reach(frame, way)[frame.vertex_of_row][:, list(frame.vertices)]
+    inside = np.where(sets[:, : len(frame.vertices)], steps, -1).max(1)
+    return np.where(frame.vertex_of_row > 0, inside, -1)
+
+
+def largest(frame: Frame, layer: int, way: Direction) -> np.ndarray:
+    """For each row, the radius that path-merging can have reached before a layer: 0, 1, 2, 4, …, or what there is."""
+    most = (1 << (layer - 1)) if layer else 0
+    return np.minimum(most, reach(frame, way)[frame.vertex_of_row].max(1))
+
+
+def maximal(frame: Frame, sets: np.ndarray, layer: int, operations: np.ndarray, way: Direction) -> np.ndarray:
+    """Which merges (S x 2: target, source) have sets of the largest radius there can be, or larger, in both rows.
+
+    `sets` are those before the layer. Larger: several merges in one layer can more than double a radius."""
+    full = radii(frame, sets, way) >= largest(frame, layer, way)
+    return np.asarray(full[operations].all(1))
+
+
+def maximal_vertex(frame: Frame, sets: np.ndarray, operations: np.ndarray, way: Direction) -> np.ndarray:
+    """Which merge sets of a radius that no other row of the same vertex exceeds."""
+    radius = radii(frame, sets, way)
+    best = np.full(frame.most + 1, -1)
+    np.maximum.at(best, frame.vertex_of_row, radius)
+    return np.asarray((radius == best[frame.vertex_of_row])[operations].all(1))

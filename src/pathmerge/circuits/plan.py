@@ -1,0 +1,96 @@
+"""What explaining will cost, before it is done: passes, memory and time, from a measurement of a few passes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from pathmerge.circuits import perturb
+from pathmerge.circuits.explain import check_problem, explain_all
+from pathmerge.circuits.frame import frame_of
+from pathmerge.circuits.options import Mode, Options
+from pathmerge.circuits.perturb import all_operations, important_last, measure
+from pathmerge.circuits.results import Inputs
+from pathmerge.circuits.subject import as_explainable
+from pathmerge.circuits.trace import Trace, record
+from pathmerge.parallel import Workers
+
+TIMED = 128
+"""Passes of each layer that are timed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Estimates for one command."""
+
+    inputs: int
+    mode: Mode
+    rows: int
+    layers: int
+    brute_force: int
+    """Passes through the whole model that perturbing every operation would take, per input."""
+    passes: int
+    """Perturbed passes, per input."""
+    seconds: float
+    """Per input, with all threads at work."""
+    memory: float
+    """Bytes at the highest, all threads together, besides Python and torch (about 0.4 GB)."""
+
+    @property
+    def total(self) -> float:
+        """Seconds for all inputs."""
+        return self.seconds * self.inputs
+
+
+@torch.no_grad()
+def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
+    """Estimates from the first input: a whole screened explanation of it, or a few timed passes of each layer."""
+    subject = as_explainable(model)
+    batches = [batch for _, batch in inputs.batches()]
+    for batch in batches:
+        check_problem(batch)
+    longest = max(batches, key=lambda batch: int((batch.edges[0, :, 0] > 0).sum()))
+    tokens = subject.tokens(longest)[0]
+    trace = record(subject, tokens)
+    frame = frame_of(longest, 0, tokens, trace.rows, subject.has_positions)
+    n, heads = len(trace.rows), subject.heads
+    counts = [len(all_operations(trace, layer)) for layer in range(subject.layers - 1)]
+    with Workers(1):
+        if options.mode == "screened":
+            list(explain_all(model, longest[0], options, threads=1))  # compiles
+            began = time.perf_counter()
+            (circuit,) = explain_all(model, longest[0], options, threads=1)
+            seconds = time.perf_counter() - began
+            passes = circuit.passes if circuit is not None else 0
+        else:
+            seconds = sum(_timed(trace, layer) for layer in range(subject.layers - 1))
+            passes = sum(counts)
+    features = len(frame.features)
+    stored = 4 * heads * n * n * features * 2 * subject.layers
+    frozen = 4 * features * n * (2 * heads * trace.layers[0].k.shape[-1] + 6 * trace.layers[0].x.shape[-1])
+    working = 4 * 12 * max(perturb.CHUNK, 16 * n * heads * trace.layers[0].v.shape[-1])
+    return Plan(
+        inputs=sum(map(len, batches)),
+        mode=options.mode,
+        rows=n,
+        layers=subject.layers,
+        brute_force=2 * heads * n * n * (subject.layers - 1) + 2 * heads * n,
+        passes=passes,
+        seconds=seconds / threads,
+        memory=float(threads * (stored + frozen + working)),
+    )
+
+
+def _timed(trace: Trace, layer: int) -> float:
+    """The seconds that all passes of a layer will take, from some of them."""
+    operations = all_operations(trace, layer)
+    some = operations[np.linspace(0, len(operations) - 1, min(TIMED, len(operations))).astype(int)]
+    watched = important_last(trace, 0.4).operations[:, [0, 2]]
+    measure(trace, layer, some[:16], watched)
+    began = time.perf_counter()
+    measure(trace, layer, some, watched)
+    return (time.perf_counter() - began) * len(operations) / max(1, len(some))

@@ -1,0 +1,688 @@
+"""Linear probes: does the residual stream of the row of vertex u tell which vertices u reaches, or which reach u?
+
+Beyond the paper: path-merging (its section 4) predicts that the distance a row knows of doubles with each layer.
+
+Choices a reader could not guess:
+- A probe is one linear map from a row's residual to a number for each candidate, fitted by ridge regression to
+  "reachable from u" and scored by distance. Candidates are the other vertices of the graph, by their ids, or its other
+  edges, by their places in the input: models keep track of both. An edge is at distance r if it is step r of a shortest
+  walk: forward, its source is r - 1 steps from u. Whether a vertex or a place is in use is no part of the question.
+- Labels are taken relative to their mean over the row's candidates, and every score compares candidates of the same
+  row. So nothing is gained by knowing how much u reaches; a row that holds u alone gives 0.5, because ids and the order
+  of edges are random. A number above 0 says "reachable": the chance is then above the row's mean, the best rule for
+  balanced accuracy. The probe is given the row's own id (or place) too, so that it can discount the row's own mark.
+- Negatives are candidates unrelated to u, neither reachable nor reaching. What reaches u is not among them: a row that
+  knows these would rule them out, and seem to know what u reaches. They have a column of their own, `opposite`.
+- Control `elsewhere`: the same residuals, the labels of another vertex u' of the same graph. It measures what is said
+  of v without naming u: a row that has counted v's edges guesses well what reaches most vertices. `shuffled`: fitted to
+  and scored on labels permuted within each row, a check of the method alone. `untrained`: the same config in PyTorch's
+  default initialisation.
+- Ridge strengths are chosen on a fifth of the fitting problems, one for each relation and layer. The test problems are
+  another split, without those that are among the fitting ones too.
+- A value is a mean over rows that have both kinds of candidates, each row counting once; its interval takes problems,
+  not rows, as independent.
+
+Shapes: B problems, M rows, C candidates, P features, S kinds of labels, W directions, R distances, K = S·W·(1 + R)·C.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from math import isnan, nan, sqrt
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pathmerge.encodings import edges as edge_tokens
+from pathmerge.errors import check_choice, check_number, check_range
+from pathmerge.files import check_output, written_whole
+from pathmerge.models.config import Edges
+from pathmerge.models.transformer import Transformer
+from pathmerge.parallel import Workers
+from pathmerge.pictures import save
+from pathmerge.problems.batch import Batch
+from pathmerge.problems.distribution import Distribution
+from pathmerge.rng import MAX_SEED
+
+Direction = Literal["forward", "backward"]
+RowKind = Literal["all", "source", "target", "start", "goal", "last", "answer"]
+Candidates = Literal["vertex", "edge"]
+Control = Literal["model", "untrained", "shuffled", "elsewhere"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
+CANDIDATES: tuple[Candidates, ...] = get_args(Candidates)
+CONTROLS: tuple[Control, ...] = ("untrained", "shuffled", "elsewhere")
+
+LEAST_PROBLEMS = 100
+"""A cell that fewer test problems have rows for is left empty."""
+SELF, UNRELATED, OPPOSITE, ABSENT = 0, -1, -2, -3
+"""What a candidate is to a row besides reachable, which is its distance."""
+STRENGTHS = tuple(10.0**power for power in range(-6, 2))
+"""Of the ridge, in units of a standardised feature's variance."""
+PART_TOKENS = 4096
+HELD = 5
+_Z = NormalDist().inv_cdf(0.975)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRow:
+    """How well one relation can be read at one layer; nan where too few problems have both kinds of candidates."""
+
+    control: Control
+    """ "model" for the probe itself."""
+    rows: RowKind
+    by: Candidates
+    """What is asked about: vertices by their ids, or edges by their places."""
+    direction: Direction
+    """Forward: reachable from the row's vertex. Backward: the row's vertex is reachable from there."""
+    layer: int
+    """How many layers have been applied: 0 is the embedding."""
+    distance: int
+    positives: int
+    """Pairs of a row and a candidate at exactly this distance, in the rows that count for `auc`."""
+    negatives: int
+    """Pairs of a row and an unrelated candidate, in the same rows."""
+    auc: float
+    """The chance that a candidate at this distance gets a larger number than an unrelated one of the same row."""
+    low: float
+    high: float
+    """The 95% interval of `auc`."""
+    opposite: float
+    """The same chance against candidates on the other side (forward: those that reach the row's vertex)."""
+    accuracy: float
+    """Balanced accuracy of "reachable" at this distance, against unrelated candidates."""
+    within: float
+    """Balanced accuracy of "reachable within this many steps", a probe of its own, against all candidates that are
+    further away or unrelated."""
+
+
+COLUMNS = tuple(f.name for f in fields(ProbeRow))
+_WORDS: dict[str, tuple[str, ...]] = {
+    "control": ("model", *CONTROLS),
+    "rows": ROW_KINDS,
+    "by": CANDIDATES,
+    "direction": DIRECTIONS,
+}
+_NUMBERS = ("layer", "distance", "positives", "negatives")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeTable:
+    """What `probe` found: a row for each control, direction, layer and distance."""
+
+    rows: tuple[ProbeRow, ...]
+
+    def find(
+        self,
+        direction: Direction,
+        layer: int,
+        distance: int,
+        control: Control = "model",
+        *,
+        by: Candidates | None = None,
+    ) -> ProbeRow | None:
+        """One row, if there is one; `by` is needed only where tables of both kinds were put together."""
+        wanted = (direction, layer, distance)
+        return next((r for r in self._of(control, by) if (r.direction, r.layer, r.distance) == wanted), None)
+
+    def known(
+        self,
+        direction: Direction,
+        *,
+        at_least: float = 0.8,
+        control: Control = "model",
+        by: Candidates | None = None,
+    ) -> tuple[int, ...]:
+        """For each layer, the distance up to which every AUC is at least so large."""
+        check_choice("direction", direction, DIRECTIONS)
+        check_number("at_least", at_least, 0, 1)
+        cells = {(r.layer, r.distance): r.auc for r in self._of(control, by) if r.direction == direction}
+        found: list[int] = []
+        for layer in sorted({row.layer for row in self.rows}):
+            reach = 0
+            while cells.get((layer, reach + 1), nan) >= at_least:
+                reach += 1
+            found.append(reach)
+        return tuple(found)
+
+    def _of(self, control: Control, by: Candidates | None) -> Iterator[ProbeRow]:
+        by = by or next((row.by for row in self.rows), None)
+        return (row for row in self.rows if (row.control, row.by) == (control, by))
+
+    def to_csv(self) -> str:
+        """The rows as text, one column for each field."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in self.rows)
+        return text.getvalue()
+
+    def write_csv(self, path: Path | str) -> None:
+        """Write `to_csv` into a file."""
+        path = Path(path)
+        check_output("out", path, (".csv",))
+        with written_whole(path) as temporary:
+            temporary.write_text(self.to_csv(), encoding="utf-8")
+
+    @classmethod
+    def read_csv(cls, path: Path | str) -> ProbeTable:
+        """The inverse of `write_csv`."""
+        path = Path(path)
+        if not path.is_file():
+            raise ValueError(f"file={str(path)!r}: no such file")
+        try:
+            header, *lines = csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
+        except (ValueError, csv.Error) as error:
+            raise ValueError(f"file={str(path)!r}: cannot be read as a table ({error})") from None
+        if tuple(header) != COLUMNS:
+            raise ValueError(f"file={str(path)!r}: has the columns {', '.join(header)}; must have {', '.join(COLUMNS)}")
+        rows: list[ProbeRow] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                given = dict(zip(COLUMNS, line, strict=True))
+                rows.append(ProbeRow(**{name: _read_value(name, text) for name, text in given.items()}))
+            except ValueError as error:
+                raise ValueError(f"file={str(path)!r}: row {number}: {error}") from None
+        return cls(rows=tuple(rows))
+
+    def figure(self, *, title: str = "") -> Figure:
+        """Heat maps of AUC: layers across, distance down, forward beside backward, the model above its controls."""
+        return _figure(self, title)
+
+    def write_figure(self, path: Path | str, *, title: str = "") -> None:
+        """Draw `figure` into a PNG or SVG file."""
+        path = Path(path)
+        check_output("picture", path, (".png", ".svg"))
+        save(self.figure(title=title), path)
+
+
+def _read_value(name: str, text: str) -> Any:
+    if name in _WORDS:
+        check_choice(name, text, _WORDS[name])
+        return text
+    return int(text) if name in _NUMBERS else float(text)
+
+
+def probe(
+    model: Transformer,
+    problem: Distribution,
+    *,
+    count: int = 2000,
+    seed: int = 0,
+    direction: Direction | Literal["both"] = "both",
+    rows: RowKind = "all",
+    by: Candidates = "vertex",
+    controls: Sequence[str] = CONTROLS,
+    threads: int = 2,
+    progress: Callable[[int], None] | None = None,
+) -> ProbeTable:
+    """Fit probes on `count` problems (split validation) and score them on as many others (split test).
+
+    `rows`: all that hold a vertex, or those of an edge's source or target, of start or goal in the query, or the last.
+    The last row stands for the vertex it holds; with "answer" it is asked about the goal. In the edge-token model a row
+    stands for its source, with "target" for its target; the query's row (goal → start) is the row of both.
+    `by`: whether the row is asked about vertices by their ids or about edges by their places.
+    `progress` is called with the number of problems just read: 2·count in all, 4·count with the control `untrained`.
+    """
+    if not isinstance(model, Transformer):
+        raise ValueError(f"model={type(model).__name__}: must be a model of pathmerge, such as load_run(path).model")
+    if not isinstance(problem, Distribution):
+        raise ValueError(f"problem={problem!r}: must be a distribution, such as Balanced(input_size=32)")
+    check_range("count", count, 2 * LEAST_PROBLEMS, 10**7)
+    check_range("seed", seed, 0, MAX_SEED)
+    check_choice("direction", direction, ("both", *DIRECTIONS))
+    check_choice("rows", rows, ROW_KINDS)
+    check_choice("by", by, CANDIDATES)
+    if by == "edge" and isinstance(model.config, Edges):
+        raise ValueError("by='edge': a model of edge tokens knows no places; must be 'vertex'")
+    controls = (controls,) if isinstance(controls, str) else tuple(controls)
+    for control in controls:
+        check_choice("controls", control, CONTROLS)
+    if problem.name == "language":
+        raise ValueError(f"problem={problem.describe()}: a row of text is no vertex; must be of symbolic tokens")
+    splits = [problem.sample(count, seed=seed, split=split, threads=threads) for split in ("validation", "test")]
+    repeated = np.isin(splits[1].identity, splits[0].identity)
+    ask = _Ask(
+        rows=rows,
+        by=by,
+        directions=DIRECTIONS if direction == "both" else (direction,),
+        labels=("model", *(name for name in CONTROLS if name in controls and name != "untrained")),
+        seed=seed,
+    )
+    found: list[ProbeRow] = []
+    with Workers(threads if model.ln_final.weight.device.type == "cpu" else 1) as workers:
+        fitting, testing = (_Parts(batch, model, ask) for batch in splits)
+        ask = replace(ask, most=_most_distance(workers, testing, repeated))
+        found += _probe(workers, model, fitting, testing, repeated, ask, progress)
+        if "untrained" in controls:
+            config = replace(model.config, initialisation="default")
+            untrained = config.build(seed).to(model.ln_final.weight.device)
+            ask = replace(ask, labels=("untrained",))
+            found += _probe(workers, untrained, fitting, testing, repeated, ask, progress)
+    return ProbeTable(rows=tuple(found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ask:
+    rows: RowKind
+    by: Candidates
+    directions: tuple[Direction, ...]
+    labels: tuple[Control, ...]
+    seed: int
+    most: int = 0
+    """The largest distance asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """The rows of some problems and what each candidate is to each of them."""
+
+    tokens: Tensor
+    problem: np.ndarray
+    """Which of the part's problems a row belongs to, M."""
+    place: np.ndarray
+    """Where it stands, M."""
+    own: np.ndarray
+    """Which candidate is the row itself, M x C, bool."""
+    codes: dict[Control, np.ndarray]
+    """W x M x C, for each kind of labels."""
+
+
+class _Parts:
+    """A batch cut into parts; each is made when it is asked for and is the same every time."""
+
+    def __init__(self, batch: Batch, model: Transformer, ask: _Ask) -> None:
+        self.batch, self.model, self.ask = batch, model, ask
+        self.size = max(1, min(PART_TOKENS // batch.distribution.width, len(batch) // (2 * HELD)))
+        self.starts = range(0, len(batch), self.size)
+        layout = batch.distribution.layout
+        self.vertices = layout.max_vertices
+        self.first_edge = layout.input_size - layout.region_width - 3 - 3 * layout.max_edges
+
+    def __getitem__(self, number: int) -> _Part:
+        batch = self.batch.take(slice(self.starts[number], self.starts[number] + self.size))
+        tokens = self.model.inputs(batch).tokens
+        vertices = row_vertices(batch, tokens.cpu().numpy(), self.ask.rows)
+        problem, place = np.nonzero(vertices)
+        vertex = vertices[problem, place]
+        steps, present = distances(batch)
+        # For each direction, which vertex a candidate stands for (an edge: the end that is met first); 0 for none.
+        if self.ask.by == "vertex":
+            near = np.where(present[problem, 1:], np.arange(1, self.vertices + 1), 0)[None].repeat(2, 0)
+            own = near[0] == vertex[:, None]
+        else:
+            near = np.moveaxis(batch.edges[problem], 2, 0)
+            own = (place[:, None] - self.first_edge) // 3 == np.arange(near.shape[2])
+        key = (self.ask.seed, ("validation", "test").index(self.batch.key.split), number)
+        rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
+        others = present[problem]
+        others[np.arange(len(vertex)), vertex] = False
+        another = np.where(others, rng.random(others.shape), -1).argmax(1)
+        codes, elsewhere = (self._codes(steps, near, problem, of, own) for of in (vertex, another))
+        return _Part(
+            tokens=tokens,
+            problem=problem,
+            place=place,
+            own=own,
+            codes={"model": codes, "untrained": codes, "elsewhere": elsewhere, "shuffled": _shuffled(codes, rng)},
+        )
+
+    def _codes(
+        self, steps: np.ndarray, near: np.ndarray, problem: np.ndarray, vertex: np.ndarray, own: np.ndarray
+    ) -> np.ndarray:
+        found: list[np.ndarray] = []
+        for direction in self.ask.directions:
+            there = near[DIRECTIONS.index(direction)]
+            away, towards = (
+                steps[problem[:, None], vertex[:, None], there],
+                steps[problem[:, None], there, vertex[:, None]],
+            )
+            asked, other = (away, towards) if direction == "forward" else (towards, away)
+            codes = np.where(other > 0, OPPOSITE, UNRELATED)
+            codes = np.where(asked >= 0, asked + (self.ask.by == "edge"), codes)
+            codes = np.where(own, SELF, np.where(there == 0, ABSENT, codes))
+            found.append(codes.astype(np.int16))
+        return np.stack(found)
+
+
+def distances(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Steps from each vertex to each, B x (V+1) x (V+1), -1 where there is no path; and which vertices there are."""
+    edges, size = batch.edges, batch.distribution.layout.max_vertices + 1
+    every = np.arange(len(batch))[:, None]
+    link = np.zeros((len(batch), size, size), np.float32)
+    link[every, edges[:, :, 0], edges[:, :, 1]] = 1.0
+    link[:, 0, 0] = 0.0  # where there is no edge
+    present = (link.sum(1) + link.sum(2)) > 0
+    steps = np.where(np.eye(size, dtype=bool) & present[:, None], 0, -1).astype(np.int16)
+    reached, level = link > 0, 1
+    while reached.any():
+        steps[reached] = level
+        following = torch.bmm(torch.from_numpy(reached.astype(np.float32)), torch.from_numpy(link))
+        reached = (following.numpy() > 0) & (steps < 0)
+        level += 1
+    return steps, present
+
+
+def row_vertices(batch: Batch, tokens: np.ndarray, rows: RowKind) -> np.ndarray:
+    """The vertex that each row of a model's tokens stands for, B x T; 0 for rows that are not asked for."""
+    layout = batch.distribution.layout
+    if tokens.ndim == 3:
+        kind = tokens[:, :, 2]
+        asked = {"all": kind != edge_tokens.PAD, "source": kind == edge_tokens.EDGE, "target": kind == edge_tokens.EDGE}
+        end = 1 if rows in ("target", "start", "last") else 0
+        return np.where(asked.get(rows, kind == edge_tokens.QUERY), tokens[:, :, end], 0)
+    vertices = np.where((tokens >= 1) & (tokens <= layout.max_vertices), tokens, 0)
+    if rows == "all":
+        return vertices
+    query = layout.input_size - layout.region_width - 3
+    chosen = np.zeros(layout.input_size, bool)
+    places: dict[RowKind, slice | int] = {
+        "source": slice(query - 3 * layout.max_edges + 1, query, 3),
+        "target": slice(query - 3 * layout.max_edges + 2, query, 3),
+        "start": query + 1,
+        "goal": query + 2,
+    }
+    chosen[places.get(rows, -1)] = True
+    if rows == "answer":
+        vertices = np.broadcast_to(batch.goal[:, None], tokens.shape)
+    return np.where(chosen, vertices, 0)
+
+
+def _shuffled(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The codes of candidates, permuted within each row; the others stay where they are."""
+    candidate = (codes != SELF) & (codes != ABSENT)
+    # Both orders put the candidates first and leave the others as they stand.
+    slots = np.argsort(~candidate, axis=2, kind="stable")
+    order = np.argsort(np.where(candidate, rng.random(codes.shape), 2.0), axis=2, kind="stable")
+    mixed = np.empty_like(codes)
+    np.put_along_axis(mixed, slots, np.take_along_axis(codes, order, axis=2), axis=2)
+    return mixed
+
+
+def _most_distance(workers: Workers, parts: _Parts, repeated: np.ndarray) -> int:
+    """The largest distance that enough problems have a row for."""
+
+    def count(number: int) -> np.ndarray:
+        part = parts[number]
+        new = ~repeated[parts.starts[number] + part.problem]
+        counts = np.zeros((len(parts.ask.directions), parts.vertices + 2), np.int64)
+        for codes, into in zip(part.codes["model"], counts, strict=True):
+            scored = new & (codes == UNRELATED).any(1)
+            for distance in range(1, len(into)):
+                into[distance] = len(np.unique(part.problem[scored & (codes == distance).any(1)]))
+        return counts
+
+    enough = np.sum(list(workers.map(count, range(len(parts.starts)))), axis=0) >= LEAST_PROBLEMS
+    if not enough.any():
+        raise ValueError(
+            f"rows={parts.ask.rows!r}: fewer than {LEAST_PROBLEMS} of {len(repeated) - repeated.sum()} test problems "
+            f"have such a row with both a related and an unrelated {parts.ask.by}; ask for other rows or a larger count"
+        )
+    return int(np.nonzero(enough)[1].max())
+
+
+def _probe(
+    workers: Workers,
+    model: Transformer,
+    fitting: _Parts,
+    testing: _Parts,
+    repeated: np.ndarray,
+    ask: _Ask,
+    progress: Callable[[int], None] | None,
+) -> Iterator[ProbeRow]:
+    """Fit and score the probes of one model."""
+    sums: list[list[Tensor]] = [[], []]
+    for number, moments in enumerate(workers.map(partial(_moments, model, fitting, ask), range(len(fitting.starts)))):
+        into = sums[number % HELD == HELD - 1]
+        if into:
+            for total, new in zip(into, moments, strict=True):
+                total += new
+        else:
+            into += moments
+        if progress is not None:
+            progress(min(fitting.size, len(fitting.batch) - fitting.starts[number]))
+    groups = len(ask.labels) * len(ask.directions) * (1 + ask.most)
+    (gram, cross), (held_gram, held_cross) = sums
+    weights = [_solve(*moments, groups) for moments in zip(gram, cross, held_gram, held_cross, strict=True)]
+    tally: np.ndarray | None = None
+    score = partial(_score, model, testing, repeated, ask, weights)
+    for number, part in enumerate(workers.map(score, range(len(testing.starts)))):
+        tally = part if tally is None else tally + part
+        if progress is not None:
+            progress(min(testing.size, len(testing.batch) - testing.starts[number]))
+    assert tally is not None
+    return _rows(tally, ask)
+
+
+def _features(model: Transformer, part: _Part) -> Iterator[Tensor]:
+    """For each layer the features of the rows, M x P: the residual, which candidate is its own, 1."""
+    sites = [f"blocks.{layer}.hook_resid_pre" for layer in range(model.layers)]
+    sites.append(f"blocks.{model.layers - 1}.hook_resid_post")
+    with torch.no_grad():  # a setting of each thread
+        record = model.run(part.tokens, record=sites).record
+    own = torch.nn.functional.pad(torch.from_numpy(part.own).double(), (0, 1), value=1.0)
+    for site in sites:
+        yield torch.cat([record[site][part.problem, part.place].cpu().double(), own], dim=1)
+
+
+def _targets(codes: np.ndarray, most: int) -> np.ndarray:
+    """Reachable at all, within 1, ..., within `most` steps, relative to the row's mean: M x (1 + most) x C."""
+    candidate = (codes != SELF) & (codes != ABSENT)
+    reach = np.array([np.iinfo(np.int16).max, *range(1, most + 1)])[:, None]
+    label = (codes >= 1)[:, None] & (codes[:, None] <= reach)
+    mean = label.sum(2) / np.maximum(1, candidate.sum(1))[:, None]
+    return np.where(candidate[:, None], label - mean[:, :, None], 0.0)
+
+
+def _moments(model: Transformer, parts: _Parts, ask: _Ask, number: int) -> list[Tensor]:
+    """Sums of features x features (layers x P x P) and of features x targets (layers x P x K)."""
+    part = parts[number]
+    target = np.stack([[_targets(codes, ask.most) for codes in part.codes[name]] for name in ask.labels])
+    y = torch.from_numpy(np.moveaxis(target, 2, 0).reshape(len(part.problem), -1))
+    features = list(_features(model, part))
+    return [torch.stack([x.T @ x for x in features]), torch.stack([x.T @ y for x in features])]
+
+
+def _solve(gram: Tensor, cross: Tensor, held_gram: Tensor, held_cross: Tensor, groups: int) -> Tensor:
+    """Ridge weights from all moments, P x K; the strength for each group of targets is the best on the held part."""
+    tried = _ridge(gram, cross)
+    # Squared error on the held part, without the constant that no strength changes.
+    errors = (tried * (held_gram @ tried - 2 * held_cross)).sum(1).view(len(STRENGTHS), groups, -1).sum(2)
+    final = _ridge(gram + held_gram, cross + held_cross).view(len(STRENGTHS), len(gram), groups, -1)
+    return final[errors.argmin(0), :, torch.arange(groups)].transpose(0, 1).reshape(cross.shape)
+
+
+def _ridge(gram: Tensor, cross: Tensor) -> Tensor:
+    """Weights for each strength; features are standardised, the last one is the constant and not shrunk."""
+    n, level = gram[-1, -1], cross[-1] / gram[-1, -1]
+    mean = gram[-1, :-1] / n
+    covariance = gram[:-1, :-1] / n - mean.outer(mean)
+    variance = covariance.diagonal()
+    # A feature that does not vary (but for rounding) is left out.
+    scale = torch.where(variance > 1e-10 * (1 + mean**2), variance, torch.inf).rsqrt()
+    values, vectors = torch.linalg.eigh(covariance * scale.outer(scale))
+    aim = vectors.T @ (scale[:, None] * (cross[:-1] / n - mean.outer(level)))
+    shrunk = aim / (values.clamp(min=0) + torch.tensor(STRENGTHS)[:, None])[:, :, None]
+    slopes = scale[:, None] * (vectors @ shrunk)
+    return torch.cat([slopes, (level - mean @ slopes)[:, None]], dim=1)
+
+
+# Places in a tally: sums over problems of what its rows add up to (s) and how many they are (n).
+_S, _N, _SS, _SN, _NN, _PROBLEMS = range(6)
+_AUC, _OPPOSITE, _ACCURACY, _WITHIN, _POSITIVES, _NEGATIVES = range(6)
+
+
+def _score(
+    model: Transformer, parts: _Parts, repeated: np.ndarray, ask: _Ask, weights: Sequence[Tensor], number: int
+) -> np.ndarray:
+    """The tally of one part: layers x S x W x 6 measures x R x 6 sums."""
+    part = parts[number]
+    new = ~repeated[parts.starts[number] + part.problem]
+    problem = part.problem[new]
+    asked = [(i, j) for i in range(len(ask.labels)) for j in range(len(ask.directions))]
+    kinds = {(i, j): _Kinds.of(part.codes[ask.labels[i]][j][new], ask.most) for i, j in asked}
+    found: list[np.ndarray] = []
+    for x, w in zip(_features(model, part), weights, strict=True):
+        numbers = (x[new] @ w).view(len(problem), len(ask.labels), len(ask.directions), 1 + ask.most, -1)
+        found += [_tally(_measure(numbers[:, i, j], kinds[i, j]).numpy(), problem) for i, j in asked]
+    shape = (len(weights), len(ask.labels), len(ask.directions), *found[0].shape)
+    return np.stack(found).reshape(shape)
+
+
+class _Kinds(NamedTuple):
+    """Which candidates are of which kind, for each row and where it matters for each distance, as 0 and 1."""
+
+    at: Tensor
+    """At this distance, M x R x C."""
+    near: Tensor
+    """Within this distance."""
+    far: Tensor
+    """Further away, or unrelated."""
+    sides: Tensor
+    """Unrelated, opposite, M x C x 2."""
+
+    @classmethod
+    def of(cls, codes: np.ndarray, most: int) -> _Kinds:
+        code, distance = torch.from_numpy(codes)[:, None], torch.arange(1, most + 1)[:, None]
+        near = (code >= 1) & (code <= distance)
+        far = (code > distance) | (code == UNRELATED)
+        sides = torch.stack([code[:, 0] == UNRELATED, code[:, 0] == OPPOSITE], dim=2)
+        return cls((code == distance).double(), near.double(), far.double(), sides.double())
+
+
+def _measure(numbers: Tensor, kinds: _Kinds) -> Tensor:
+    """Six measures of each row at each distance, 6 x M x R; nan (0/0) where a row has not both kinds of candidates.
+
+    `numbers` are the probes' outputs, M x (1 + R) x C: reachable at all, then within each distance.
+    """
+    at, near, far, sides = kinds
+    said = (numbers > 0).double()
+    reach = numbers[:, 0]
+    # The share of unrelated (of opposite) candidates with a smaller number; equal ones count half.
+    above = torch.sign(reach[:, :, None] - reach[:, None, :])
+    rank = (1 + above @ sides / sides.sum(1, keepdim=True)) / 2
+    count = at.sum(2)
+    auc, opposite, hits = (at @ torch.cat([rank, said[:, 0, :, None]], dim=2) / count[:, :, None]).unbind(2)
+    unrelated = sides[:, :, 0]
+    negatives = unrelated.sum(1, keepdim=True).expand(count.shape)
+    accuracy = (hits + 1 - (said[:, 0] * unrelated).sum(1, keepdim=True) / negatives) / 2
+    within = ((said[:, 1:] * near).sum(2) / near.sum(2) + 1 - (said[:, 1:] * far).sum(2) / far.sum(2)) / 2
+    counted = ~auc.isnan()
+    return torch.stack([auc, opposite, accuracy, within, *(n.where(counted, nan) for n in (count, negatives))])
+
+
+def _tally(values: np.ndarray, problem: np.ndarray) -> np.ndarray:
+    """Sums over problems, 6 x R x 6, of measures by row, 6 x M x R."""
+    first = np.unique(problem, return_index=True)[1]
+    if not len(first):
+        return np.zeros((len(values), values.shape[2], 6))
+    s = np.add.reduceat(np.nan_to_num(values), first, axis=1)
+    n = np.add.reduceat(~np.isnan(values), first, axis=1, dtype=np.float64)
+    return np.stack([a.sum(1) for a in (s, n, s * s, s * n, n * n, n > 0)], axis=-1)
+
+
+def _rows(tally: np.ndarray, ask: _Ask) -> Iterator[ProbeRow]:
+    for i, control in enumerate(ask.labels):
+        for j, direction in enumerate(ask.directions):
+            for layer in range(len(tally)):
+                for r in range(ask.most):
+                    cell = tally[layer, i, j, :, r]
+                    auc, error = _mean(cell[_AUC])
+                    yield ProbeRow(
+                        control=control,
+                        rows=ask.rows,
+                        by=ask.by,
+                        direction=direction,
+                        layer=layer,
+                        distance=r + 1,
+                        positives=int(cell[_POSITIVES, _S]),
+                        negatives=int(cell[_NEGATIVES, _S]),
+                        auc=auc,
+                        low=max(0.0, auc - _Z * error) if not isnan(auc) else nan,
+                        high=min(1.0, auc + _Z * error) if not isnan(auc) else nan,
+                        opposite=_mean(cell[_OPPOSITE])[0],
+                        accuracy=_mean(cell[_ACCURACY])[0],
+                        within=_mean(cell[_WITHIN])[0],
+                    )
+
+
+def _mean(sums: np.ndarray) -> tuple[float, float]:
+    """The mean over rows and its standard error, problems being independent and rows of one problem not."""
+    if sums[_PROBLEMS] < LEAST_PROBLEMS:
+        return nan, nan
+    mean = sums[_S] / sums[_N]
+    spread = sums[_SS] - 2 * mean * sums[_SN] + mean**2 * sums[_NN]
+    return float(mean), sqrt(max(0.0, spread)) / float(sums[_N])
+
+
+_SHOWN: dict[Control, str] = {
+    "model": "this model",
+    "elsewhere": "control: another vertex's labels",
+    "untrained": "control: an untrained model",
+}
+_PLURAL: dict[Candidates, str] = {"vertex": "vertices", "edge": "edges"}
+_COLOURS = colormaps["Purples"]
+_EMPTY, _GREY = "#DDDDDD", "#555555"
+
+
+def _figure(table: ProbeTable, title: str) -> Figure:
+    if not table.rows:
+        raise ValueError("rows=(): must hold at least one row")
+    controls: list[Control] = [name for name in _SHOWN if any(row.control == name for row in table.rows)]
+    columns = list(dict.fromkeys((row.by, row.direction) for row in table.rows))
+    layers, most = 1 + max(row.layer for row in table.rows), max(row.distance for row in table.rows)
+    width, height = max(2.9, 0.44 * layers + 0.5), max(0.9, 0.26 * most) + 0.62
+    size = (width * len(columns) + 0.3, height * len(controls) + 0.95 + 0.3 * bool(title))
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    if title:
+        figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    places = figure.subplots(len(controls), len(columns), squeeze=False)
+    for control, line in zip(controls, places, strict=True):
+        for (by, direction), axes in zip(columns, line, strict=True):
+            relation = "reached from the row's vertex" if direction == "forward" else "reaching the row's vertex"
+            above = f"{_PLURAL[by]} {relation}\n" if control == controls[0] else ""
+            axes.set_title(f"{above}{_SHOWN[control]}", fontsize=8.5, loc="left")
+            _draw_cells(axes, table, control, by, direction, layers, most)
+            axes.set_xlabel("layers applied" if control == controls[-1] else "", fontsize=8.5)
+        line[0].set_ylabel("distance", fontsize=8.5)
+    bar: dict[str, Any] = {"orientation": "horizontal", "fraction": 0.12 / size[1], "pad": 0.1 / size[1], "aspect": 45}
+    scale = figure.colorbar(ScalarMappable(Normalize(0.5, 1), _COLOURS), ax=places, **bar)
+    mixed = [row for row in table.rows if row.control == "shuffled" and not isnan(row.auc)]
+    chance = np.average([row.auc for row in mixed], weights=[row.positives for row in mixed]) if mixed else nan
+    notes = [f"with shuffled labels {chance:.2f} on average"] if mixed else []
+    notes += ["–: too few problems"] if any(isnan(row.auc) for row in table.rows) else []
+    words = "AUC against unrelated candidates of the same row" + ("\n" + "; ".join(notes) if notes else "")
+    scale.set_label(words, fontsize=8.5)
+    scale.ax.tick_params(labelsize=8)
+    return figure
+
+
+def _draw_cells(
+    axes: Any, table: ProbeTable, control: Control, by: Candidates, direction: Direction, layers: int, most: int
+) -> None:
+    aucs = np.full((most, layers), nan)
+    for row in table.rows:
+        if (row.control, row.by, row.direction) == (control, by, direction):
+            aucs[row.distance - 1, row.layer] = row.auc
+    colours = _COLOURS.with_extremes(bad=_EMPTY)
+    axes.pcolormesh(np.ma.masked_invalid(aucs), cmap=colours, vmin=0.5, vmax=1.0, edgecolors="white", linewidth=0.6)
+    for (line, column), auc in np.ndenumerate(aucs):
+        words, colour = ("–", _GREY) if isnan(auc) else (f"{auc:.2f}", "white" if auc > 0.8 else "black")
+        axes.text(column + 0.5, line + 0.5, words, color=colour, fontsize=7.5, ha="center", va="center")
+    axes.invert_yaxis()
+    axes.set_xticks(np.arange(layers) + 0.5, labels=[str(layer) for layer in range(layers)])
+    axes.set_yticks(np.arange(most) + 0.5, labels=[str(distance) for distance in range(1, most + 1)])
+    axes.tick_params(labelsize=8, length=0)
+    axes.spines[:].set_visible(False)

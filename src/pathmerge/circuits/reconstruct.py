@@ -1,0 +1,110 @@
+"""Step V: from important operations and their features to the circuit (the paper's Algorithm 1, with residuals).
+
+Sets of features travel upwards: each row begins with its own token and position, keeps what it has, and takes over the
+whole set of a row it merges with or copies from. Then, from the last row downwards, what leads nowhere is dropped.
+
+Two readings. Strict: an operation counts if *all* the features it depends on are contained in its rows' sets. Lenient,
+the published code's: dependencies beyond those that make it a merge or a copy do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pathmerge.circuits.frame import Frame
+from pathmerge.circuits.options import SetRule
+
+TOKEN, POSITION, COPY, OTHER = range(4)
+KINDS = ("token", "position", "copy", "other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The important operations of one layer and why they happen."""
+
+    operations: np.ndarray
+    """S x 3: head, target, source."""
+    in_target: np.ndarray
+    """The features each depends on in its target row, S x F."""
+    in_source: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstruction:
+    """For each layer, what became of its important operations, in their order."""
+
+    kind: list[np.ndarray]
+    links: list[np.ndarray]
+    """Which carry their source's set over to their target."""
+    kept: list[np.ndarray]
+    """Which of these lead on to the last row."""
+    sets: list[np.ndarray]
+    """N(0) .. N(L), rows x features."""
+    arrived: frozenset[int]
+    """The vertices from one of whose rows a chain of links leads to the last row after the last layer."""
+
+
+def classify(frame: Frame, targets: np.ndarray, in_target: np.ndarray, in_source: np.ndarray) -> np.ndarray:
+    """The kind of each operation by its features (S x F in target and source)."""
+    vertices = len(frame.vertices)
+    kind = np.full(len(targets), OTHER)
+    if frame.has_positions:
+        copies = (targets == frame.rows - 1) & in_source[:, frame.query_features].any(1)
+        kind[copies] = COPY
+        one, other = frame.edge_features.T
+        position = (in_target[:, one] & in_source[:, other]) | (in_target[:, other] & in_source[:, one])
+        kind[position.any(1)] = POSITION
+    kind[(in_target & in_source)[:, :vertices].any(1)] = TOKEN
+    return kind
+
+
+def reconstruct(
+    frame: Frame, layers: Sequence[Found], *, lenient: bool = False, rule: SetRule = "whole"
+) -> Reconstruction:
+    """Algorithm 1 over the important operations of all layers.
+
+    Strict: an operation counts only if all its features are contained in its rows' sets. Lenient: features that are not
+    contained are left aside.
+    """
+    sets = [frame.initial]
+    kinds: list[np.ndarray] = []
+    links: list[np.ndarray] = []
+    for found in layers:
+        _, target, source = found.operations.T
+        now = sets[-1]
+        in_target, in_source = found.in_target & now[target], found.in_source & now[source]
+        kind = classify(frame, target, in_target, in_source)
+        linked = kind != OTHER
+        if not lenient:
+            linked &= (in_target == found.in_target).all(1) & (in_source == found.in_source).all(1)
+        brought = now[source] if rule == "whole" else in_target | in_source
+        following = now.copy()
+        np.logical_or.at(following, target[linked], brought[linked])
+        sets.append(following)
+        kinds.append(kind)
+        links.append(linked)
+    chain = downwards(frame.rows, [found.operations[linked] for found, linked in zip(layers, links, strict=True)])
+    kept = [
+        linked & chain[layer + 1][found.operations[:, 1]]
+        for layer, (found, linked) in enumerate(zip(layers, links, strict=True))
+    ]
+    return Reconstruction(kind=kinds, links=links, kept=kept, sets=sets, arrived=holders(frame, chain[0]))
+
+
+def downwards(rows: int, linked: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Which rows, before each layer and after the last, have a chain of operations (or themselves) to the last row."""
+    reached = [np.zeros(rows, bool) for _ in range(len(linked) + 1)]
+    reached[-1][-1] = True
+    for layer in reversed(range(len(linked))):
+        reached[layer] |= reached[layer + 1]
+        _, target, source = linked[layer].T
+        reached[layer][source[reached[layer + 1][target]]] = True
+    return reached
+
+
+def holders(frame: Frame, rows: np.ndarray) -> frozenset[int]:
+    """The vertices held by at least one of these rows in the input."""
+    return frozenset(v for v, held in zip(frame.vertices, frame.holding, strict=True) if (held & rows).any())

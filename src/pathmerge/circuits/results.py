@@ -1,0 +1,172 @@
+"""A directory of circuits: one file per input, what they were made with, a summary. Made in any number of goes.
+
+Choices a reader could not guess:
+- `explain.json` is written first and says what the directory is for: model (by the hash of its weights), problems and
+  settings. The same command finds what is done and goes on; another one is refused, and nothing is overwritten.
+- A circuit file appears only when it is whole. One that cannot be read (damaged, another version) is named and refused:
+  it may be someone's work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pathmerge.circuits.explain import Options, explain_all
+from pathmerge.circuits.files import Circuit, load_circuit
+from pathmerge.circuits.summary import summarise
+from pathmerge.files import written_whole
+from pathmerge.heldout import hold_out
+from pathmerge.problems.batch import Batch
+from pathmerge.problems.distribution import Distribution
+
+ABOUT, SUMMARY, SKIPPED = "explain.json", "summary.json", "skipped.json"
+FORMAT, VERSION = "pathmerge circuits", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What is to be explained: so many held-out test problems of each distribution."""
+
+    problems: tuple[Distribution, ...]
+    count: int
+    seed: int = 0
+
+    def batches(self, threads: int | None = None) -> list[tuple[str, Batch]]:
+        """A name for each distribution's circuits, and its problems."""
+        found: list[tuple[str, Batch]] = []
+        for problem in self.problems:
+            (cell,) = hold_out([problem], self.count, seed=self.seed, split="test", threads=threads).cells
+            found.append((_name(problem), cell.batch))
+        return found
+
+
+def _name(problem: Distribution) -> str:
+    words = [problem.name]
+    for field, letter in (("spokes", "K"), ("lookahead", "L")):
+        value = getattr(problem, field, None)
+        if value is not None:
+            words.append(f"{letter}{value:02d}")
+    return "-".join(words)
+
+
+def explain_into(
+    folder: Path,
+    model: Any,
+    inputs: Inputs,
+    options: Options,
+    *,
+    source: dict[str, Any] | None = None,
+    threads: int = 2,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[list[Circuit], dict[str, Any]]:
+    """Explain what is not there yet; returns all circuits and the summary, which is also written."""
+    open_folder(folder, model, inputs, options)
+    skipped: set[str] = set(json.loads((folder / SKIPPED).read_text())) if (folder / SKIPPED).exists() else set()
+    circuits: list[Circuit] = []
+    computed, seconds = 0, 0.0
+    for name, batch in inputs.batches():
+        paths = [folder / f"{name}-{i:04d}.json" for i in range(len(batch))]
+        for first, last, there in _stretches([path.exists() or path.name in skipped for path in paths]):
+            if there:
+                circuits += [load_circuit(path) for path in paths[first:last] if path.exists()]
+                if progress is not None:
+                    progress(last - first)
+                continue
+            began = time.perf_counter()
+            part = batch.take(slice(first, last))
+            for path, circuit in zip(
+                paths[first:last], explain_all(model, part, options, threads=threads, source=source), strict=True
+            ):
+                if circuit is None:
+                    skipped.add(path.name)
+                    _write(folder / SKIPPED, sorted(skipped))
+                else:
+                    circuit.save(path)
+                    circuits.append(circuit)
+                if progress is not None:
+                    progress(1)
+            seconds += time.perf_counter() - began
+            computed += last - first
+    if computed:
+        pace: float | None = seconds / computed
+    else:
+        pace = json.loads((folder / SUMMARY).read_text())["seconds_per_input"] if (folder / SUMMARY).exists() else None
+    summary = summarise(circuits, skipped=len(skipped), seconds_per_input=pace)
+    _write(folder / SUMMARY, summary)
+    return circuits, summary
+
+
+def _stretches(flags: Sequence[bool]) -> list[tuple[int, int, bool]]:
+    """Stretches of equal flags: first, end, flag."""
+    edges = [0, *(i for i in range(1, len(flags)) if flags[i] != flags[i - 1]), len(flags)]
+    return [(a, b, flags[a]) for a, b in pairwise(edges) if a < b]
+
+
+def open_folder(folder: Path, model: Any, inputs: Inputs, options: Options) -> None:
+    """Make the folder, or check that what is in it was made for the same thing."""
+    about = {
+        "format": FORMAT,
+        "version": VERSION,
+        "weights": weights_hash(model),
+        "problems": [problem.to_dict() for problem in inputs.problems],
+        "seed": inputs.seed,
+        "options": asdict(options),
+    }
+    path = folder / ABOUT
+    if path.exists():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise ValueError(f"out={str(folder)!r}: its {ABOUT} is damaged; choose another folder") from None
+        for name, value in about.items():
+            there = found.get(name)
+            if there != value:
+                shown = _difference(name, there, value)
+                raise ValueError(f"out={str(folder)!r}: holds circuits made with {shown}; choose another folder")
+        return
+    try:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise ValueError(f"out={str(folder)!r}: is not empty and has no {ABOUT}; choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out={str(folder)!r}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"out={str(folder)!r}: cannot be written to")
+    _write(path, about)
+
+
+def _difference(name: str, there: Any, asked: Any) -> str:
+    if isinstance(there, dict) and isinstance(asked, dict):
+        for key in {**asked, **there}:
+            if there.get(key) != asked.get(key):
+                return f"{key}={there.get(key)!r}, not {asked.get(key)!r}"
+    if name in ("weights", "problems"):
+        return f"other {name}"
+    return f"{name}={there!r}, not {asked!r}"
+
+
+def weights_hash(model: Any) -> str:
+    """What identifies a model: its weights, or its class where it has none."""
+    digest = hashlib.sha256()
+    state = getattr(model, "state_dict", None)
+    if state is None:
+        return type(model).__name__
+    for name, value in state().items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _write(path: Path, values: Any) -> None:
+    with written_whole(path, "out") as temporary:
+        temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,99 @@
+"""What `pathmerge explain` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from pathmerge.circuits.history import Moment
+    from pathmerge.circuits.plan import Plan
+
+NOTHING = "–"
+
+
+def print_summary(summary: Mapping[str, Any], title: str) -> None:
+    """Explained and trust, by lookahead and for both readings."""
+    console = _console()
+    if not summary["count"]:
+        console.print(f"{title}: no circuits; {summary['skipped']} inputs skipped (every vertex id occurs in them)")
+        return
+    columns = ("lookahead", "count", "correct", "explained", "lenient", "maximal", "kept")
+    console.print(_table(f"{title}: explained by path-merging", columns, summary["by_lookahead"]))
+    rows = [{"reading": name, **values} for name, values in (("strict", summary["strict"]), ("lenient", summary))]
+    for row in rows:
+        for name in ("sufficiency", "completeness", "minimality"):
+            row[name] = f"{_text(row[name])} ({_text(row[f'{name}_random'])})"
+    columns = ("reading", "kept", "sufficiency", "completeness", "minimality")
+    console.print(_table("Can the circuits be trusted? (a random circuit of equal size)", columns, rows))
+    skipped = f", {summary['skipped']} skipped" if summary["skipped"] else ""
+    zero = summary["without_absent_id"]
+    substitute = f"; in {zero} every vertex id occurs, token 0 stood in" if zero else ""
+    console.print(f"{summary['count']} inputs{skipped}, {summary['method']['mode']}{substitute}")
+    if summary["audited"]:
+        console.print(
+            f"audit: {summary['missed']} of {summary['audited']} operations left out should have been kept; "
+            f"with 95% confidence at most {summary['missed_at_most']:.2%} are"
+        )
+    if summary["seconds_per_input"] is not None:
+        console.print(f"{_seconds(summary['seconds_per_input'])} per input")
+
+
+def print_plan(plan: Plan, title: str) -> None:
+    """What explaining will cost."""
+    console = _console()
+    console.print(f"{title}: {plan.inputs} inputs of {plan.rows} rows, {plan.layers} layers, {plan.mode}")
+    console.print(f"forward passes   {plan.passes:,} perturbed passes per input (brute force: {plan.brute_force:,})")
+    console.print(f"memory           about {plan.memory / 1e9:.2f} GB besides Python and torch")
+    console.print(f"time             about {_seconds(plan.seconds)} per input, {_seconds(plan.total)} in all")
+
+
+def print_sweep(table: Sequence[Mapping[str, Any]], title: str) -> None:
+    columns = ("alpha", "kappa1", "kappa2", "explained", "lenient", "kept", "sufficiency", "completeness", "minimality")
+    _console().print(_table(f"{title}: thresholds, over {table[0]['count']} inputs", columns, table))
+
+
+def print_history(moments: Sequence[Moment]) -> None:
+    """Right answers by lookahead and operations already there by layer."""
+    rows = [
+        {
+            "examples": f"{moment.examples:,}",
+            **{f"right L={n}": value for n, value in moment.correct.items()},
+            **{f"layer {i + 1}": value for i, value in enumerate(moment.present)},
+        }
+        for moment in moments
+    ]
+    title = "right answers by lookahead; share of the final circuits' operations already there, by layer"
+    _console().print(_table(title, tuple(rows[0]), rows))
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_text(row[name]) for name in columns))
+    return table
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, float):
+        return f"{value:.3f}" if value < 10 else f"{value:.1f}"
+    return str(value)
+
+
+def _seconds(value: float) -> str:
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def _console() -> Console:
+    console = Console(highlight=False, markup=False, emoji=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=120)

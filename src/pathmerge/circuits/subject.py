@@ -1,0 +1,207 @@
+"""A model as the circuit method sees it: seven methods. Ours have them from here, models from outside in a few lines.
+
+Everything in a transformer but attention treats each row by itself. So a model is given as maps of rows, and the method
+mixes rows by attention itself: it can perturb one attention weight and compute only the rows that change.
+
+Choices a reader could not guess:
+- The product q·k is the model's own (biases, rotation and all). Queries and keys may have any width; `head_width`, the
+  d of the thresholds √d/κ and of the softmax's scale, is that of the real heads.
+- `gate` is what the feed-forward's activation multiplies its input with: 0 or 1 for ReLU; another activation f can give
+  f(x)/x. Given to `update`, it freezes the activation.
+- Models of one head are folded: q·k = x̂ A x̂ᵀ, and v followed by o is one matrix (as in `pathmerge.models.fast`), here
+  with all biases: the softmax does not see the key's, but the product does.
+- All of it runs on the CPU in float32; models on other devices are copied.
+
+Shapes: B inputs, T tokens, M rows of any inputs, D width, H heads, K width of a query, W width of a value, F of the
+feed-forward, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathmerge.kernels import rows as kernels
+from pathmerge.models.rotary import rotate, rotation
+from pathmerge.models.transformer import EPSILON, Block, Transformer
+from pathmerge.problems.batch import Batch
+
+
+@runtime_checkable
+class Explainable(Protocol):
+    """What `pathmerge.explain` asks of a model. `check_model` tries all of it."""
+
+    layers: int
+    heads: int
+    head_width: int
+    """d in the thresholds √d/κ; scores are products divided by √head_width."""
+    has_positions: bool
+    """Whether a position embedding is added, which `embed` can leave out."""
+
+    def tokens(self, batch: Batch) -> Tensor:
+        """A batch as the model reads it: B x T vertex and marker tokens, or B x T x 3 edges (source, target, kind)."""
+        ...
+
+    def allowed(self, tokens: Tensor) -> Tensor:
+        """Which rows may read which, B x T x T, bool: row j reads row i where [.., j, i]. The last row answers."""
+        ...
+
+    def embed(self, tokens: Tensor, without: Tensor | None = None) -> Tensor:
+        """The residual stream before layer 0, B x T x D; where `without` (B x T, bool), the position's part is zero."""
+        ...
+
+    def project(
+        self, layer: int, x: Tensor, rows: Tensor, queries: bool = True
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Queries and keys (M x H x K) and values (M x H x W) of residual rows (M x D) that stand at positions `rows`
+        (M); no queries where they are not asked for."""
+        ...
+
+    def update(self, layer: int, x: Tensor, mixed: Tensor, gate: Tensor | None = None) -> Tensor:
+        """The residual rows after the layer (M x D), from the rows before it and the attention's weighted sums of
+        values (M x H x W); with `gate` (M x F), the activation is replaced by a multiplication with it."""
+        ...
+
+    def gate(self, layer: int, x: Tensor, mixed: Tensor) -> Tensor:
+        """What the feed-forward's activation multiplies its input with, M x F, in the same situation."""
+        ...
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The model's output, M x V, from rows after the last layer."""
+        ...
+
+
+def as_explainable(model: Any) -> Explainable:
+    """The model itself if it has the seven methods, an adapter for one of ours; an error of one line for others."""
+    if isinstance(model, Transformer):
+        return _adapter(model)
+    missing = [name for name in METHODS if not hasattr(model, name)]
+    if missing:
+        raise ValueError(
+            f"model={type(model).__name__}: has no attention weights to perturb: must be a model of pathmerge or have "
+            f"{', '.join(METHODS)} (missing: {', '.join(missing)})"
+        )
+    return model
+
+
+ATTRIBUTES = ("layers", "heads", "head_width", "has_positions")
+METHODS = (*ATTRIBUTES, "tokens", "allowed", "embed", "project", "update", "gate", "logits")
+
+
+def _adapter(model: Transformer) -> Explainable:
+    if model.answer_width > 1:
+        raise ValueError("model: reads and writes text; circuits are reconstructed for models that answer one vertex")
+    return TransformerSubject(model)
+
+
+class TransformerSubject:
+    """Our transformers as `Explainable`."""
+
+    def __init__(self, model: Transformer) -> None:
+        if model.ln_final.weight.device.type != "cpu" or model.ln_final.weight.dtype != torch.float32:
+            model = copy.deepcopy(model).to("cpu", torch.float32)
+        self.model = model
+        self.layers, self.heads = model.layers, model.heads
+        self.width = model.config.width
+        self.head_width = self.width // model.heads
+        self.has_positions = "hook_pos_embed" in model.input_sites
+        with torch.no_grad():
+            self._blocks = [self._fold(block) for block in model.blocks if isinstance(block, Block)]
+        if model.rotary:
+            tokens: int = model.config.tokens  # pyright: ignore[reportAttributeAccessIssue]
+            self._rotation = rotation(tokens, self.head_width, model.ln_final.weight)
+        final = model.ln_final
+        self._final = (final.weight.detach(), final.bias.detach())
+        self._outer = {name: value.detach() for name, value in model.outer_weights().items()}
+
+    def tokens(self, batch: Batch) -> Tensor:
+        return self.model.inputs(batch).tokens
+
+    def allowed(self, tokens: Tensor) -> Tensor:
+        bias = self.model._bias(self.model.padding(tokens))  # pyright: ignore[reportPrivateUsage]
+        return (bias == 0).expand(tokens.shape[0], tokens.shape[1], tokens.shape[1])
+
+    def embed(self, tokens: Tensor, without: Tensor | None = None) -> Tensor:
+        from pathmerge.models.sites import Sites
+
+        edits = {}
+        if without is not None and self.has_positions:
+            edits = {"hook_pos_embed": lambda places: places.masked_fill(without[:, :, None], 0.0)}
+        return self.model.embed(tokens, self._outer, Sites(self.model.input_sites, edits, ())).detach()
+
+    def project(
+        self, layer: int, x: Tensor, rows: Tensor, queries: bool = True
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        weights = self._blocks[layer % len(self._blocks)]
+        h = _normalised(x)
+        if self.model.folds:
+            h_MHK = h[:, None]
+            return torch.mm(h, weights["A"])[:, None] if queries else None, h_MHK, h_MHK
+        k, v = torch.mm(h, weights["KV"]).view(len(x), 2, self.heads, self.head_width).unbind(1)
+        q = torch.mm(h, weights["Q"]).view(len(x), self.heads, self.head_width) if queries else None
+        return None if q is None else self._turned(q, rows), self._turned(k, rows), v
+
+    def _turned(self, x: Tensor, rows: Tensor) -> Tensor:
+        if not self.model.rotary:
+            return x
+        cosine, sine = self._rotation
+        return rotate(x, (cosine[rows][:, None], sine[rows][:, None]))
+
+    def update(self, layer: int, x: Tensor, mixed: Tensor, gate: Tensor | None = None) -> Tensor:
+        x_MD, before_MF = self._halfway(layer, x, mixed)
+        after_MF = before_MF.relu_() if gate is None else before_MF.mul_(gate)
+        return x_MD.addmm_(after_MF, self._blocks[layer % len(self._blocks)]["W2"])
+
+    def gate(self, layer: int, x: Tensor, mixed: Tensor) -> Tensor:
+        return self._halfway(layer, x, mixed)[1] > 0
+
+    def _halfway(self, layer: int, x: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual rows with the attention's output and the second bias added, and the activation's input."""
+        weights = self._blocks[layer % len(self._blocks)]
+        x_MD = torch.mm(mixed.flatten(1), weights["M"])
+        h_MD = torch.empty(len(x), self.width + 1)
+        biases = (weights["bias"].numpy(), weights["b2"].numpy())
+        kernels.add_normalise(x.contiguous().numpy(), *biases, _EPSILON, x_MD.numpy(), h_MD.numpy())
+        return x_MD, torch.mm(h_MD, weights["W1"])
+
+    def logits(self, x: Tensor) -> Tensor:
+        normal = F.layer_norm(x, (self.width,), *self._final, EPSILON)
+        return self.model.unembed(normal, self._outer)
+
+    def _fold(self, block: Block) -> dict[str, Tensor]:
+        """The block's matrices for normalised rows without gain and bias, multiplied in float64."""
+        q, k, v = (_with_bias(layer, block.ln1) for layer in (block.q, block.k, block.v))
+        out = block.o.weight.double()
+        weights = {
+            "W1": _with_bias(block.ff1, block.ln2).t(),
+            "W2": block.ff2.weight.double().t(),
+            "b2": block.ff2.bias,
+            "bias": block.o.bias,
+        }
+        if self.model.folds:
+            weights |= {"A": q.t() @ k, "M": (out @ v).t()}
+        else:
+            weights |= {"Q": q.t(), "KV": torch.cat([k, v]).t(), "M": out.t()}
+        return {name: value.detach().float().contiguous() for name, value in weights.items()}
+
+
+def _with_bias(layer: nn.Linear, norm: nn.LayerNorm) -> Tensor:
+    """The matrix that takes a normalised row and a 1, before the norm's gain and bias, to the layer's output."""
+    weight = layer.weight.double()
+    bias = weight @ norm.bias.double() + layer.bias.double()
+    return torch.cat([weight * norm.weight.double(), bias[:, None]], 1)
+
+
+_EPSILON = np.float32(EPSILON)
+
+
+def _normalised(x: Tensor) -> Tensor:
+    """LayerNorm without gain and bias, and a column of ones, so that biases can be part of the matrices, M x (D+1)."""
+    h = torch.empty(len(x), x.shape[1] + 1)
+    kernels.normalise_one(x.contiguous().numpy(), _EPSILON, h.numpy())
+    return h

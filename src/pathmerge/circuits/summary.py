@@ -1,0 +1,126 @@
+"""Many circuits of one model in numbers: what `summary.json` holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from math import comb
+from typing import Any
+
+from pathmerge.circuits.files import Circuit, Reading
+
+
+def summarise(
+    circuits: Sequence[Circuit], *, skipped: int = 0, seconds_per_input: float | None = None
+) -> dict[str, Any]:
+    """Shares over all circuits; `maximal`, `sufficiency`, ... at the top are those of the lenient reading.
+
+    `explained` is the strict share: SPEC's definition. The circuit whose trust is reported is the lenient one, because
+    the strict circuit of a trained model hardly ever reaches the last row (docs/circuits.md).
+    """
+    lenient = _reading(circuits, lambda circuit: circuit.lenient)
+    strict = _reading(circuits, lambda circuit: circuit.strict)
+    lookaheads = sorted({circuit.input.lookahead for circuit in circuits})
+    return {
+        "count": len(circuits),
+        "skipped": skipped,
+        "correct": mean([circuit.correct for circuit in circuits]),
+        "explained": strict["explained"],
+        "lenient": lenient["explained"],
+        "connected": mean([circuit.connected for circuit in circuits if circuit.connected is not None]),
+        **{name: value for name, value in lenient.items() if name != "explained"},
+        "strict": strict,
+        "without_absent_id": sum(circuit.method.substitute == 0 for circuit in circuits),
+        "passes_per_input": mean([circuit.passes for circuit in circuits]),
+        "audited": sum(circuit.audited for circuit in circuits),
+        "missed": sum(circuit.missed for circuit in circuits),
+        "missed_at_most": upper_bound(
+            sum(circuit.missed for circuit in circuits), sum(circuit.audited for circuit in circuits)
+        ),
+        "seconds_per_input": seconds_per_input,
+        "by_lookahead": [
+            _brief([circuit for circuit in circuits if circuit.input.lookahead == lookahead], lookahead)
+            for lookahead in lookaheads
+        ],
+        "by_layer": _by_layer(circuits),
+        "method": asdict(circuits[0].method) if circuits else None,
+        "model": circuits[0].model if circuits else None,
+        "made_with": circuits[0].made_with if circuits else None,
+    }
+
+
+def mean(values: Sequence[float | bool | None]) -> float | None:
+    """The mean of what there is; none if there is nothing."""
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def upper_bound(missed: int, audited: int) -> float | None:
+    """With 95% confidence, at most this share is missed, after so many misses in so many looks (Clopper-Pearson)."""
+    if not audited:
+        return None
+    low, high = missed / audited, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        chance = sum(comb(audited, k) * middle**k * (1 - middle) ** (audited - k) for k in range(missed + 1))
+        low, high = (middle, high) if chance > 0.05 else (low, middle)
+    return high
+
+
+def _reading(circuits: Sequence[Circuit], of: Callable[[Circuit], Reading]) -> dict[str, Any]:
+    readings = [of(circuit) for circuit in circuits]
+    trusts = [reading.trust for reading in readings if reading.trust is not None]
+    ranked = sum(len(reading.ranked) for reading in readings)
+    best = [reading.maximal_vertex for reading in readings if reading.maximal_vertex is not None]
+    return {
+        "explained": mean([reading.explained for reading in readings]),
+        "maximal": sum(len(reading.maximal) for reading in readings) / ranked if ranked else None,
+        "maximal_vertex": sum(map(len, best)) / ranked if ranked and len(best) == len(readings) else None,
+        "kept": mean([len(reading.kept) for reading in readings]),
+        "sufficiency": mean([trust.sufficient for trust in trusts]),
+        "sufficiency_random": mean([trust.random_sufficient for trust in trusts]),
+        "completeness": mean([trust.complete for trust in trusts]),
+        "completeness_random": mean([trust.random_complete for trust in trusts]),
+        "minimality": mean([trust.minimal for trust in trusts]),
+        "minimality_random": mean([trust.random_minimal for trust in trusts]),
+    }
+
+
+def _brief(circuits: Sequence[Circuit], lookahead: int) -> dict[str, Any]:
+    lenient = _reading(circuits, lambda circuit: circuit.lenient)
+    return {
+        "lookahead": lookahead,
+        "count": len(circuits),
+        "correct": mean([circuit.correct for circuit in circuits]),
+        "explained": mean([circuit.explained for circuit in circuits]),
+        "lenient": lenient["explained"],
+        **{name: lenient[name] for name in ("maximal", "kept", "sufficiency", "completeness", "minimality")},
+    }
+
+
+def _by_layer(circuits: Sequence[Circuit]) -> list[dict[str, Any]]:
+    """For each layer, the kinds, directions and distances of the kept operations (lenient)."""
+    layers = max((circuit.model["layers"] for circuit in circuits), default=0)
+    found: list[dict[str, Any]] = []
+    for layer in range(layers):
+        kept = [
+            circuit.operations[i]
+            for circuit in circuits
+            for i in circuit.lenient.kept
+            if circuit.operations[i].layer == layer
+        ]
+        merges = [operation for operation in kept if operation.kind in ("token", "position")]
+        found.append(
+            {
+                "layer": layer,
+                "kept": len(kept),
+                "kinds": dict(Counter(operation.kind for operation in kept)),
+                "directions": dict(Counter(operation.direction for operation in merges)),
+                "distances": {
+                    str(steps): number
+                    for steps, number in sorted(Counter(o.distance for o in merges if o.distance).items())
+                },
+            }
+        )
+    return found

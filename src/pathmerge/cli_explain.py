@@ -1,0 +1,231 @@
+"""The command `explain`: from arguments to a model, inputs and settings, then the library does the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from pathmerge.circuits.options import Options
+from pathmerge.distributions import DISTRIBUTIONS
+from pathmerge.errors import check_range
+from pathmerge.problems.distribution import Distribution
+from pathmerge.recipes import layers_for
+
+if TYPE_CHECKING:
+    from pathmerge.circuits.files import Circuit
+
+MOST_MEMORY = 4e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """The model whose circuits are wanted."""
+
+    title: str
+    model: Any
+    problem: Distribution
+    seed: int
+    """The seed of the held-out test problems."""
+    source: dict[str, Any]
+    """What circuit files say of where it comes from."""
+    run: Path | None = None
+
+
+def explain(
+    model: Annotated[str, tyro.conf.Positional],
+    lookahead: tuple[int, ...] = (),
+    count: int = 20,
+    out: Path = Path("circuits"),
+    problem: Literal["balanced", "naive", "star"] | None = None,
+    plan: bool = False,
+    pictures: int = 4,
+    threads: int = 2,
+    initial: bool = False,
+    history: bool = False,
+    sweep: bool = False,
+    probes: bool = False,
+    input_size: int | None = None,
+    merges: int | None = None,
+    noise: float = 0.0,
+    options: Annotated[Options, tyro.conf.arg(name="")] = Options(),  # noqa: B008
+) -> int:
+    """Reconstruct what a model computes on held-out inputs, and compare it with exponential path-merging.
+
+    Args:
+        model: A run's directory, one of its checkpoints, a file of weights (.safetensors), or the word `compiled`
+            (hand-written path-merging) or `untrained`.
+        lookahead: The lookaheads of the inputs; none: each that fits.
+        count: Inputs of each lookahead.
+        out: Where to write: one file for each input, summary.json, figures. The same command again goes on.
+        problem: The kind of problem; none: what the model was trained on.
+        plan: Say how many passes, how much memory and how much time it takes, and end.
+        pictures: How many of the circuits to draw.
+        threads: Cores to compute with; they change nothing but the time.
+        initial: Explain the run's initial weights instead, as a control.
+        history: Trace the same inputs through the run's checkpoints: when does each merge appear?
+        sweep: Try other thresholds too: how do the results depend on α, κ1 and κ2?
+        probes: Fit linear probes too: which vertices does a row know it can reach, layer by layer?
+        input_size: For `compiled` and `untrained`: N.
+        merges: For `compiled`: merging layers; none: enough for every distance.
+        noise: For `compiled`: Gaussian noise on its weights, in multiples of their root mean square.
+    """
+    check_range("count", count, 1, 10**6)
+    check_range("pictures", pictures, 0, 10**4)
+    check_range("threads", threads, 1, 1024)
+    subject = _load(model, initial, input_size, merges, noise)
+    problems = _problems(subject, problem, lookahead)
+    from pathmerge.circuits.results import Inputs
+    from pathmerge.cli import announce_compilation, progress_bar
+
+    announce_compilation(subject.problem)
+    inputs = Inputs(problems=problems, count=count, seed=subject.seed)
+    if plan:
+        return _print_plan(subject, inputs, options, threads)
+    if history:
+        return _history(subject, inputs, options, out, threads)
+    if sweep:
+        return _sweep(subject, inputs, options, out, threads)
+    from pathmerge.circuits.results import explain_into
+
+    total = sum(len(batch) for _, batch in inputs.batches())
+    with progress_bar("explaining", total, long=total > 1) as advance:
+        circuits, summary = explain_into(
+            out, subject.model, inputs, options, source=subject.source, threads=threads, progress=advance
+        )
+    written = [out / "summary.json", *_draw(circuits, out, pictures, subject.title)]
+    from pathmerge.circuits.show import print_summary
+
+    print_summary(summary, subject.title)
+    if probes:
+        written += _probes(subject, out, threads)
+    print(f"wrote {summary['count']} circuits and the summary to {out}")
+    for path in written[1:]:
+        print(f"wrote {path}")
+    return 0
+
+
+def _load(given: str, initial: bool, input_size: int | None, merges: int | None, noise: float) -> Explained:
+    """The model that was named."""
+    if given in ("compiled", "untrained"):
+        size = 32 if input_size is None else check_range("input_size", input_size, 14, 512)
+        balanced = DISTRIBUTIONS["balanced"](input_size=size)
+        if given == "compiled":
+            from pathmerge.models.compiled import compiled
+
+            model = compiled(size, merges, noise=noise)
+            about = {"source": "compiled", "merges": model.layers - 2, "noise": noise}
+            return Explained(title=f"compiled, N={size}", model=model, problem=balanced, seed=0, source=about)
+        from pathmerge.models.config import OneHot
+
+        model = OneHot(input_size=size, layers=layers_for(size)).build(0)
+        return Explained(
+            title=f"untrained, N={size}", model=model, problem=balanced, seed=0, source={"source": "untrained"}
+        )
+    for name, value in (("input_size", input_size), ("merges", merges)):
+        if value is not None:
+            raise ValueError(f"{name}={value}: only for `compiled` and `untrained`; {given!r} has its own")
+    from pathmerge.cli_runs import load_subject
+
+    path, checkpoint = _checkpoint(Path(given))
+    subject = load_subject(str(path), "search")
+    model, title = subject.model, subject.title
+    about: dict[str, Any] = {"source": str(path)}
+    if checkpoint is not None:
+        from pathmerge.training.run import load_at
+
+        model, examples = load_at(path, checkpoint)
+        title = f"{subject.problem.describe()}, {model.config.name}, after {examples:,} examples"
+        about["examples"] = examples
+    if initial:
+        if subject.run is None:
+            raise ValueError(f"initial: {given!r} is not a run, so its initial weights are not known")
+        model = subject.run.config.model.build(subject.run.config.seed)
+        title, about = f"{title}: its initial weights", {**about, "examples": 0}
+    run = None if subject.run is None else subject.run.directory
+    return Explained(title=title, model=model, problem=subject.problem, seed=subject.seed, source=about, run=run)
+
+
+def _checkpoint(path: Path) -> tuple[Path, Path | None]:
+    """A run's directory and one of its checkpoints, if the path is that of a checkpoint."""
+    if path.suffix in (".json", ".safetensors") and path.parent.name == "checkpoints":
+        return path.parent.parent, path.with_suffix(".json")
+    return path, None
+
+
+def _problems(subject: Explained, kind: str | None, lookaheads: tuple[int, ...]) -> tuple[Distribution, ...]:
+    """One distribution for each kind of input."""
+    trained: Any = subject.problem
+    name = kind or (trained.name if trained.name in ("balanced", "naive", "star") else "balanced")
+    if trained.name not in ("balanced", "naive", "star"):
+        raise ValueError(f"problem={trained.name!r}: the model's own; circuits explain naive, balanced and star")
+    base: Any = DISTRIBUTIONS[name](input_size=trained.input_size)
+    if name == "naive":
+        if lookaheads:
+            raise ValueError(f"lookahead={lookaheads[0]}: must be left out for naive problems, where it is chance")
+        return (base,)
+    wanted = lookaheads or tuple(sorted({cell.lookahead for cell in base.fixed()}))
+    return tuple(replace(base, lookahead=length) for length in dict.fromkeys(wanted))
+
+
+def _draw(circuits: list[Circuit], out: Path, pictures: int, title: str) -> list[Path]:
+    """The figures of the model, and pictures of single circuits spread evenly over all."""
+    from pathmerge.circuits.figures import write_model_sheet
+    from pathmerge.circuits.picture import write_picture
+
+    if not circuits:
+        return []
+    written = [out / "circuits.png"]
+    write_model_sheet(circuits, written[0], title=title)
+    step = max(1, len(circuits) // max(1, pictures))
+    for circuit in circuits[::step][:pictures]:
+        key = circuit.input.key["index"]
+        path = out / f"circuit-{circuit.input.problem['name']}-L{circuit.input.lookahead:02d}-{key:04d}.png"
+        write_picture(circuit, path)
+        written.append(path)
+    return written
+
+
+def _print_plan(subject: Explained, inputs: Any, options: Options, threads: int) -> int:
+    from pathmerge.circuits.plan import plan
+    from pathmerge.circuits.show import print_plan
+
+    print_plan(plan(subject.model, inputs, options, threads), subject.title)
+    return 0
+
+
+def _history(subject: Explained, inputs: Any, options: Options, out: Path, threads: int) -> int:
+    from pathmerge.circuits.history import trace_training, write_history
+    from pathmerge.circuits.show import print_history
+    from pathmerge.cli import progress_bar
+
+    if subject.run is None:
+        raise ValueError("history: needs a run with several checkpoints; train with --keep-every EXAMPLES")
+    with progress_bar("explaining", 0, long=False):
+        found = trace_training(subject.run, inputs, options, out, threads=threads)
+    for path in write_history(found, out, title=subject.title):
+        print(f"wrote {path}")
+    print_history(found)
+    return 0
+
+
+def _sweep(subject: Explained, inputs: Any, options: Options, out: Path, threads: int) -> int:
+    from pathmerge.circuits.show import print_sweep
+    from pathmerge.circuits.sweep import sweep, write_sweep
+
+    table = sweep(subject.model, inputs, options, threads=threads)
+    print_sweep(table, subject.title)
+    print(f"wrote {write_sweep(table, out)}")
+    return 0
+
+
+def _probes(subject: Explained, out: Path, threads: int) -> list[Path]:
+    from pathmerge.circuits.probes import probe
+
+    table = probe(subject.model, subject.problem, threads=threads)
+    written = [out / "probes.csv", out / "probes.png"]
+    table.write_csv(written[0])
+    table.write_figure(written[1], title=subject.title)
+    return written

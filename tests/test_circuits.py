@@ -1,0 +1,345 @@
+"""The circuit method against a second implementation written from docs/circuits.md alone (circuit_oracle.py)."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from circuit_oracle import OracleCircuit, brute_force
+
+import pathmerge as pm
+from pathmerge.circuits import screen
+from pathmerge.circuits.explain import explain, explain_all
+from pathmerge.circuits.files import Circuit, Feature, load_circuit
+from pathmerge.circuits.perturb import Important, decide, effects
+from pathmerge.circuits.subject import TransformerSubject
+from pathmerge.circuits.trace import Trace
+from pathmerge.models.transformer import Transformer
+
+NEAR = 2e-3
+"""Values this close to a threshold may fall on either side: float32 here, float64 there."""
+
+
+def lively(config: pm.OneHot | pm.Edges, seed: int, factor: float = 3.0) -> Transformer:
+    """An untrained model with larger weights, so that much is important and attention is uneven."""
+    model = config.build(seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for block in model.blocks:
+            for name in ("q", "k", "v", "o"):
+                getattr(block, name).weight.mul_(factor)
+            for name in ("ln1", "ln2"):
+                norm = getattr(block, name)
+                norm.weight.add_(torch.randn(norm.weight.shape, generator=generator) * 0.3)
+                norm.bias.add_(torch.randn(norm.bias.shape, generator=generator) * 0.3)
+    return model
+
+
+MODELS = {
+    "one head": lambda: lively(pm.OneHot(input_size=17, layers=3), 1),
+    "two heads": lambda: lively(pm.OneHot(input_size=17, layers=3, heads=2, hidden=18), 2),
+    "causal": lambda: lively(pm.OneHot(input_size=17, layers=3, causal=True), 3),
+    "learned positions": lambda: lively(
+        pm.OneHot(input_size=17, layers=2, positions="learned", embedding="learned"), 4
+    ),
+    "no positions": lambda: lively(pm.OneHot(input_size=17, layers=3, positions="none"), 5),
+    "rotary": lambda: lively(pm.Rotary(input_size=17, layers=3, heads=2, hidden=18), 6),
+    "looped": lambda: lively(pm.OneHot(input_size=17, layers=1, loops=4), 7),
+    "edges": lambda: lively(pm.Edges(input_size=17, layers=3), 8),
+    "matching": lambda: lively(pm.OneHot(input_size=17, layers=3, initialisation="matching", matching=2.0), 9, 1.0),
+    "sharp": lambda: lively(pm.OneHot(input_size=17, layers=4, initialisation="matching", matching=4.0), 10, 2.0),
+}
+
+
+def operations(circuit: Circuit) -> dict[tuple[int, int, int, int], int]:
+    return {(o.layer, o.head, o.target, o.source): i for i, o in enumerate(circuit.operations)}
+
+
+def near(value: float, threshold: float) -> bool:
+    return abs(abs(value) - threshold) < NEAR * max(1.0, threshold)
+
+
+def undecided(oracle: OracleCircuit, alpha: float, threshold: float) -> set[tuple[int, int, int, int]]:
+    """The operations of which some effect is too near a threshold to compare decisions."""
+    found = set()
+    for (layer, head, target, source, _), (drop, changes) in oracle.effects.items():
+        if near(drop, alpha) or any(near(change, threshold) for change in changes):
+            found.add((layer, head, target, source))
+    return found
+
+
+def check_effects(ours: Circuit, oracle: OracleCircuit) -> None:
+    """Both found the same operations important, and measured the same, wherever nothing is near a threshold."""
+    threshold = math.sqrt(ours.model["head_width"]) / ours.method.kappa1
+    unsure = undecided(oracle, ours.method.alpha, threshold)
+    mine = operations(ours)
+    assert set(mine) - unsure == set(oracle.operations) - unsure
+    for at, number in mine.items():
+        if at not in oracle.operations:
+            continue
+        here, there = ours.operations[number], oracle.operations[at]
+        np.testing.assert_allclose(here.drop, (there.drop_zero, there.drop_maximum), atol=NEAR, rtol=NEAR)
+        np.testing.assert_allclose(here.change, (there.change_zero, there.change_maximum), atol=NEAR, rtol=NEAR)
+        if at not in unsure:
+            assert here.by == ("zero",) * there.by_zero + ("maximum",) * there.by_maximum
+
+
+def check_verdicts(ours: Circuit, oracle: OracleCircuit) -> bool:
+    """Everything after step III is equal; only asked where operations and features are the same, else false."""
+    numbers = operations(ours)
+    if set(numbers) != set(oracle.operations):
+        return False
+    for at, there in oracle.operations.items():
+        here = ours.operations[numbers[at]]
+        mine = [{(f.kind, f.value) for f in side} for side in (here.target_features, here.source_features)]
+        if mine != [set(there.target_features), set(there.source_features)]:
+            return False
+    assert {numbers[at] for at, op in oracle.operations.items() if op.kept} == set(ours.strict.kept)
+    assert ours.explained == oracle.explained
+    assert ours.connected == oracle.lenient
+    assert ours.correct == oracle.correct
+    for layer, sets in enumerate(ours.strict.sets):
+        for row, vertices in zip(ours.input.rows, sets, strict=True):
+            assert set(vertices) == {v for kind, v in oracle.sets[layer][row.position] if kind == "vertex"}
+    trust = ours.strict.trust
+    assert trust is not None
+    assert (trust.sufficient, trust.complete) == (oracle.sufficiency, oracle.completeness)
+    assert trust.minimal == pytest.approx(oracle.minimality)
+    for at, op in oracle.operations.items():
+        here = ours.operations[numbers[at]]
+        if op.explainable and op.kind != "other":
+            assert here.kind == op.kind
+        if op.kept and op.direction in ("forward", "backward"):
+            assert (here.direction, here.distance) == (op.direction, op.distance)
+            assert (numbers[at] in ours.strict.maximal) == op.maximal
+            assert ours.strict.maximal_vertex is not None
+            assert (numbers[at] in ours.strict.maximal_vertex) == op.maximal_vertex
+    return True
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_step_equals_that_of_the_oracle(name: str) -> None:
+    model = MODELS[name]()
+    batch = pm.Balanced(input_size=17).sample(3, seed=11)
+    whole = compared = 0
+    for i in range(3):
+        oracle = brute_force(model, batch, i, alpha=0.05, kappa1=40.0, kappa2=20.0)
+        ours = explain(model, batch[i], mode="exact", alpha=0.05, kappa1=40.0, kappa2=20.0)
+        assert (ours.prediction, ours.method.substitute) == (oracle.prediction, oracle.substitute)
+        check_effects(ours, oracle)
+        whole += check_verdicts(ours, oracle)
+        compared += len(ours.operations)
+    assert compared > 4
+    assert whole >= 1
+
+
+def kept(circuit: Circuit, reading: str) -> set[tuple[object, ...]]:
+    """The kept operations, each with everything that does not depend on rounding."""
+    numbers = getattr(circuit, reading).kept
+    return {
+        (o.layer, o.head, o.target, o.source, o.kind, o.direction, o.by[0], o.matched, _names(o.target_features))
+        for o in (circuit.operations[i] for i in numbers)
+    }
+
+
+def _names(features: tuple[Feature, ...]) -> tuple[tuple[str, int], ...]:
+    return tuple((f.kind, f.value) for f in features)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_screened_circuit_is_the_exact_one(name: str) -> None:
+    model = MODELS[name]()
+    batch = pm.Balanced(input_size=17).sample(12, seed=2)
+    options: dict[str, Any] = {"alpha": 0.05, "kappa1": 40.0, "kappa2": 20.0, "trust": False}
+    fewer = found = 0
+    pairs = zip(explain_all(model, batch, mode="exact", **options), explain_all(model, batch, **options), strict=True)
+    for exact, screened in pairs:
+        assert exact is not None
+        assert screened is not None
+        for reading in ("strict", "lenient"):
+            assert kept(exact, reading) == kept(screened, reading)
+            assert getattr(exact, reading).explained == getattr(screened, reading).explained
+            found += len(kept(exact, reading))
+        assert screened.connected in (None, exact.connected)
+        fewer += exact.passes - screened.passes
+    assert fewer > 0
+    assert found > 0 or name in ("no positions", "rotary", "edges", "learned positions")
+
+
+def test_an_audit_finds_what_a_screen_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a screen that drops everything, the audit of all operations finds exactly the kept ones it lost."""
+    model = MODELS["matching"]()
+    batch = pm.Balanced(input_size=17).sample(6, seed=2)
+    settings: dict[str, Any] = {"alpha": 0.05, "kappa1": 40.0, "kappa2": 20.0, "trust": False}
+    whole = list(explain_all(model, batch, **settings, audit=10**6))
+    assert all(circuit is not None and circuit.audited > 100 and circuit.missed == 0 for circuit in whole)
+    monkeypatch.setattr(screen, "_measure", _measure_none)
+    lost = 0
+    for before, after in zip(whole, explain_all(model, batch, **settings, audit=10**6), strict=True):
+        assert before is not None
+        assert after is not None
+        below = sum(before.operations[i].layer < model.layers - 1 for i in before.lenient.kept)
+        assert after.missed == below
+        lost += after.missed
+    assert lost > 0
+
+
+def _measure_none(
+    trace: Trace, layer: int, chosen: np.ndarray, watched: np.ndarray, alpha: float, kappa: float
+) -> tuple[Important, int]:
+    return decide(effects(trace, layer, np.empty((0, 4), np.int64), watched), alpha, kappa), 0
+
+
+def test_threads_and_order_change_nothing() -> None:
+    model = MODELS["matching"]()
+    batch = pm.Balanced(input_size=17).sample(5, seed=6)
+    one = list(explain_all(model, batch, threads=1))
+    assert one == list(explain_all(model, batch, threads=3))
+    assert one[3] == explain(model, batch[3])
+
+
+def test_padding_cannot_matter() -> None:
+    """The same graph in a wider frame of one-hot tokens: rows are named further right, nothing else changes."""
+    model = MODELS["no positions"]()
+    assert isinstance(model.config, pm.OneHot)
+    batch = pm.Balanced(input_size=17, vertices=3).sample(3, seed=6)
+    for i in range(3):
+        circuit = explain(model, batch[i], mode="exact")
+        assert len(circuit.input.rows) < 17
+        assert {row.position for row in circuit.input.rows} == set(range(17 - len(circuit.input.rows), 17))
+
+
+def test_literal_sets_hold_less() -> None:
+    model = MODELS["matching"]()
+    batch = pm.Balanced(input_size=17).sample(6, seed=11)
+    smaller = 0
+    for i in range(6):
+        oracle = brute_force(model, batch, i, alpha=0.05, kappa1=40.0, kappa2=20.0, sets="literal") if i < 2 else None
+        literal = explain(model, batch[i], mode="exact", alpha=0.05, kappa1=40.0, kappa2=20.0, sets="literal")
+        whole = explain(model, batch[i], mode="exact", alpha=0.05, kappa1=40.0, kappa2=20.0)
+        if oracle is not None:
+            check_verdicts(literal, oracle)
+        pairs = [
+            (a, b)
+            for x, y in zip(literal.lenient.sets, whole.lenient.sets, strict=True)
+            for a, b in zip(x, y, strict=True)
+        ]
+        assert all(set(a) <= set(b) for a, b in pairs)
+        smaller += sum(set(a) < set(b) for a, b in pairs)
+    assert smaller > 0
+
+
+def test_token_0_stands_in_where_no_id_is_absent_and_absent_skips() -> None:
+    model = MODELS["one head"]()
+    batch = pm.Balanced(input_size=17).sample(40, seed=1)
+    every = list(explain_all(model, batch, trust=False))
+    full = [i for i, c in enumerate(every) if c is not None and len({v for e in c.input.edges for v in e}) == 4]
+    assert full
+    assert all(every[i].method.substitute == 0 for i in full)  # pyright: ignore[reportOptionalMemberAccess]
+    skipped = list(explain_all(model, batch, trust=False, replacement="absent"))
+    assert [i for i, circuit in enumerate(skipped) if circuit is None] == full
+    with pytest.raises(ValueError, match="every vertex id occurs"):
+        explain(model, batch[full[0]], replacement="absent")
+
+
+def test_circuits_survive_their_file(tmp_path: Path) -> None:
+    circuit = explain(MODELS["matching"](), pm.Balanced(input_size=17).sample(1, seed=2)[0], alpha=0.05, kappa1=40.0)
+    circuit.save(tmp_path / "circuit.json")
+    assert load_circuit(tmp_path / "circuit.json") == circuit
+    values = json.loads((tmp_path / "circuit.json").read_text())
+    for change, line in (
+        ({"version": 2}, "version=2: this program reads version 1"),
+        ({"format": "something"}, "not a pathmerge circuit"),
+        ({"prediction": "5"}, "circuit.prediction='5': must be int"),
+        ({"more": 1}, "circuit.more: unknown"),
+        ({"method": {**values["method"], "mode": "rough"}}, "circuit.method.mode"),
+    ):
+        (tmp_path / "changed.json").write_text(json.dumps({**values, **change}))
+        with pytest.raises(ValueError, match=re.escape(line)):
+            load_circuit(tmp_path / "changed.json")
+    (tmp_path / "changed.json").write_text((tmp_path / "circuit.json").read_text()[:500])
+    with pytest.raises(ValueError, match="cut off"):
+        load_circuit(tmp_path / "changed.json")
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"alpha": -1.0}, "alpha=-1.0: must be a number in 0"),
+        ({"kappa1": 0.0}, "kappa1=0.0: must be a number in"),
+        ({"kappa2": float("nan")}, "kappa2=nan: must be a number in"),
+        ({"mode": "fast"}, "mode='fast': must be one of exact, screened"),
+        ({"sets": "half"}, "sets='half': must be one of whole, literal"),
+        ({"replacement": "none"}, "replacement='none': must be one of any, absent"),
+        ({"audit": -1}, "audit=-1: must be a whole number"),
+    ],
+)
+def test_settings_out_of_range_are_one_line(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(line)):
+        explain(MODELS["one head"](), pm.Balanced(input_size=17).sample(1)[0], **settings)
+
+
+def test_models_and_problems_that_do_not_fit_are_one_line() -> None:
+    batch = pm.Balanced(input_size=17).sample(2)
+    with pytest.raises(ValueError, match="has no attention weights to perturb"):
+        explain(torch.nn.Linear(3, 3), batch[0])
+    with pytest.raises(ValueError, match="the model reads symbolic tokens of input_size=20"):
+        explain(pm.OneHot(input_size=20).build(), batch[0])
+    with pytest.raises(ValueError, match="reads and writes text"):
+        explain(pm.OneHot(input_size=17, text=True).build(), batch[0])
+    with pytest.raises(ValueError, match="must be one of naive, balanced, star"):
+        explain(pm.OneHot(input_size=20).build(), pm.DFS(input_size=20).sample(1)[0])
+    with pytest.raises(ValueError, match="2 problems given, must be one"):
+        explain(MODELS["one head"](), batch)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_our_models_keep_what_they_promise(name: str) -> None:
+    report = pm.check_model(MODELS[name](), pm.Balanced(input_size=17).sample(3, seed=1))
+    assert report.passed, str(report)
+
+
+def test_a_model_that_breaks_a_promise_is_told_so() -> None:
+    """One broken promise at a time, and the report names it."""
+    batch = pm.Balanced(input_size=17).sample(3, seed=1)
+    model = MODELS["one head"]()
+
+    class Broken(TransformerSubject):
+        def update(
+            self, layer: int, x: torch.Tensor, mixed: torch.Tensor, gate: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            return super().update(layer, x, mixed)  # ignores the gate
+
+    class Mixing(TransformerSubject):
+        def update(
+            self, layer: int, x: torch.Tensor, mixed: torch.Tensor, gate: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            after = super().update(layer, x, mixed, gate)
+            return after + after.mean(0)  # rows see each other
+
+    class Deaf(TransformerSubject):
+        def update(
+            self, layer: int, x: torch.Tensor, mixed: torch.Tensor, gate: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            return super().update(layer, x, torch.zeros_like(mixed) if layer == 1 else mixed, gate)
+
+    class Fixed(TransformerSubject):
+        def embed(self, tokens: torch.Tensor, without: torch.Tensor | None = None) -> torch.Tensor:
+            return super().embed(tokens)
+
+    for kind, name in (
+        (Broken, "gate of layer 0 is live"),
+        (Mixing, "each row by itself"),
+        (Deaf, "attention of layer 1 is live"),
+        (Fixed, "position embeddings are live"),
+    ):
+        report = pm.check_model(kind(model), batch, reference=model)
+        assert name in {check.name for check in report.checks if not check.passed}, str(report)
+    deaf = pm.check_model(Deaf(model), batch, reference=model)
+    assert "the same logits as the model itself" in {check.name for check in deaf.checks if not check.passed}
