@@ -22,9 +22,9 @@ demo: $(VENV)/ready
 	$(BIN)/pathmerge sample balanced --input-size 32 --count 4000 --seed 1 --show 2 --stats \
 	  --out demo/balanced.npz --picture demo/problems.png
 	$(BIN)/pathmerge verify demo/balanced.npz
-	@echo; echo "== a model that learns to search, and one that does not"
+	@echo; echo "== a model that learns to search, one that does not, and what the first one computes"
 	$(BIN)/pathmerge demo --out demo
-	@echo; echo "To look at: demo/problems.png, demo/accuracy.png, demo/runs/*/curves.png. Next: README.md, docs/tutorial.md."
+	@echo; echo "To look at: demo/problems.png, demo/accuracy.png, demo/runs/*/curves.png, demo/runs/balanced*/circuits/*.png. Next: README.md, docs/tutorial.md."
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -43,6 +43,7 @@ gallery: $(VENV)/ready
 benchmark: $(VENV)/ready
 	$(BIN)/python benchmarks/generators.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/circuits.py
 
 clean:
 	rm -rf $(VENV) demo build src/*.egg-info .pytest_cache .ruff_cache .hypothesis

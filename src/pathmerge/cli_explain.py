@@ -110,6 +110,8 @@ def explain(
 def _load(given: str, initial: bool, input_size: int | None, merges: int | None, noise: float) -> Explained:
     """The model that was named."""
     if given in ("compiled", "untrained"):
+        if initial:
+            raise ValueError(f"initial: {given!r} is not a run, so its initial weights are not known")
         size = 32 if input_size is None else check_range("input_size", input_size, 14, 512)
         balanced = DISTRIBUTIONS["balanced"](input_size=size)
         if given == "compiled":
@@ -124,7 +126,7 @@ def _load(given: str, initial: bool, input_size: int | None, merges: int | None,
         return Explained(
             title=f"untrained, N={size}", model=model, problem=balanced, seed=0, source={"source": "untrained"}
         )
-    for name, value in (("input_size", input_size), ("merges", merges)):
+    for name, value in (("input_size", input_size), ("merges", merges), ("noise", noise or None)):
         if value is not None:
             raise ValueError(f"{name}={value}: only for `compiled` and `untrained`; {given!r} has its own")
     from pathmerge.cli_runs import load_subject

@@ -337,7 +337,7 @@ def compare(
 
 
 def demo(out: Path = Path("demo"), input_size: int = 32, seed: int = 1) -> int:
-    """Train one model on balanced and one on naive problems, evaluate both on all: the paper's first finding.
+    """Train one model on balanced and one on naive problems, evaluate both, and see what the first computes.
 
     Args:
         out: Where to write runs, tables and figures.
@@ -352,6 +352,15 @@ def demo(out: Path = Path("demo"), input_size: int = 32, seed: int = 1) -> int:
     runs = demonstrate(out / "runs", input_size, seed)
     subjects = [replace(load_subject(str(directory), "search"), name=name) for name, directory in runs.items()]
     compare(subjects, figure=out / "accuracy.png")
+    from pathmerge.cli_explain import explain
+
+    first = next(iter(runs.values()))
+    print("\nwhich algorithm did it learn? circuits of the model trained on balanced problems:", flush=True)
+    explain(str(first), count=10, out=first / "circuits")
+    print("\nthe same of its initial weights, before training, as a control:", flush=True)
+    explain(str(first), count=5, out=first / "circuits-initial", pictures=0, initial=True)
+    print("\nthe same of hand-written path-merging, the known truth:", flush=True)
+    explain("compiled", count=5, out=out / "circuits-compiled", pictures=1, input_size=input_size)
     return 0
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from pathmerge.circuits.perturb import all_operations, measure
 from pathmerge.circuits.subject import Explainable, as_explainable
-from pathmerge.circuits.trace import Trace, record
-from pathmerge.circuits.trust import masked
+from pathmerge.circuits.trace import Trace, record, record_masked
+from pathmerge.circuits.trust import NOTHING
 from pathmerge.problems.batch import Batch
 
 CLOSE = 1e-3
@@ -79,8 +79,10 @@ def _checks(subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], 
         yield _near("the same logits as the model itself", apart)
     yield from _rows_alone(subject, trace)
     yield _near("a frozen replay gives the same logits", _replayed(trace))
-    everything = torch.ones(1, subject.layers, *trace.layers[0].pattern.shape, dtype=torch.bool)
-    yield _near("masking nothing changes nothing", float((masked(trace, everything)[0] - trace.logits).abs().max()))
+    everything = torch.ones(subject.layers, *trace.layers[0].pattern.shape, dtype=torch.bool)
+    yield _near(
+        "masking nothing changes nothing", float((record_masked(trace, everything).logits - trace.logits).abs().max())
+    )
     yield from _live(subject, traces)
 
 
@@ -135,7 +137,7 @@ def _live(subject: Explainable, traces: list[Trace]) -> Iterator[Check]:
         moved = 0.0
         for trace in traces:
             operations = all_operations(trace, layer)
-            outcome = measure(trace, layer, operations[operations[:, 1] == len(trace.rows) - 1], _nothing())
+            outcome = measure(trace, layer, operations[operations[:, 1] == len(trace.rows) - 1], NOTHING)
             if len(outcome.logit):
                 moved = max(moved, float((outcome.logit - trace.logit).abs().max()))
         said = f"a perturbed weight moves the logit by {moved:.2g}"
@@ -155,9 +157,3 @@ def _live(subject: Explainable, traces: list[Trace]) -> Iterator[Check]:
         moved = (subject.embed(tokens, without) - plain).abs().amax(-1)[0]
         fine = bool(moved[-1] > LIVE) and bool((moved[:-1] == 0).all())
         yield Check("position embeddings are live", fine, "leaving one out changes its row and no other")
-
-
-def _nothing() -> Any:
-    import numpy as np
-
-    return np.empty((0, 2), np.int64)

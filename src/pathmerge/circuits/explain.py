@@ -1,7 +1,8 @@
 """From a model and an input to a circuit: steps I to V in order, and everything that is said of the result.
 
 Choices a reader could not guess:
-- Inputs are independent, so each is one thread's work; torch uses one core for it.
+- Inputs are independent, so each is one process's work (a fork, where the system has it): much of the work is Python's,
+  and threads would wait for each other. Torch uses one core for it.
 - `exact` measures every operation. `screened` first finds out, without perturbing anything, which operations could be
   part of a circuit at all, and measures only those (`pathmerge.circuits.screen`).
 """
@@ -9,20 +10,22 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pathmerge.circuits.features import Responses, dependencies, responses
-from pathmerge.circuits.files import Circuit, Direction, Feature, Input, Method, Mode, Operation, Reading, Row
+from pathmerge.circuits.files import Circuit, Feature, Input, Method, Mode, Operation, Reading, Row
 from pathmerge.circuits.frame import Frame, frame_of
-from pathmerge.circuits.merges import direction, maximal, maximal_vertex
+from pathmerge.circuits.merges import DIRECTIONS, directions, maximal, maximal_vertex
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.perturb import Important, all_operations, decide, effects, important_last, limit
 from pathmerge.circuits.reconstruct import (
+    COPY,
     KINDS,
+    OTHER,
     TOKEN,
     Found,
     Reconstruction,
@@ -35,12 +38,16 @@ from pathmerge.circuits.subject import Explainable, as_explainable
 from pathmerge.circuits.trace import Trace, record
 from pathmerge.circuits.trust import trust
 from pathmerge.models.transformer import Transformer
-from pathmerge.parallel import Workers
+from pathmerge.parallel import forked
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import SearchDistribution
 
-
-WAYS: tuple[Direction, ...] = ("forward", "backward")
+WAYS = DIRECTIONS[:2]
+PERTURBATIONS: dict[tuple[bool, ...], tuple[Literal["zero", "maximum"], ...]] = {
+    (True, True): ("zero", "maximum"),
+    (True, False): ("zero",),
+    (False, True): ("maximum",),
+}
 
 
 def explain(model: Any, example: Batch, options: Options | None = None, **settings: Any) -> Circuit:
@@ -76,8 +83,7 @@ def explain_all(
         with torch.inference_mode():
             return _explain(subject, batch, index, tokens[index], options, about)
 
-    with Workers(threads) as workers:
-        yield from workers.map(one, range(len(batch)))
+    yield from forked(one, range(len(batch)), threads)
 
 
 def check_problem(batch: Batch) -> None:
@@ -184,7 +190,7 @@ def assemble(
         input=_input(batch, index, frame, trace.tokens),
         model=about,
         prediction=trace.prediction,
-        logit=_rounded(trace.logit),
+        logit=_rounded(np.array([trace.logit]))[0],
         correct=correct,
         method=Method(
             mode=options.mode,
@@ -223,13 +229,14 @@ def _reading(
     largest: list[int] = []
     best: list[int] = []
     ranked: list[int] = []
+    ways, _ = directions(frame)
     offset = 0
     for layer, (part, kind, kept) in enumerate(zip(layers, found.kind, found.kept, strict=True)):
         sets = found.sets[layer]
         merges = np.flatnonzero(kept & (kind <= 1))
-        ways = [direction(frame, *part.operations[i, 1:].tolist())[0] for i in merges]
-        for way in WAYS:
-            chosen = merges[[w == way for w in ways]] if len(merges) else merges
+        where = ways[tuple(part.operations[merges, 1:].T)]
+        for number, way in enumerate(WAYS):
+            chosen = merges[where == number]
             pairs = part.operations[chosen, 1:]
             ranked += (chosen + offset).tolist()
             largest += (chosen + offset)[maximal(frame, sets, layer, pairs, way)].tolist()
@@ -257,47 +264,62 @@ def _operations(
     layers: Sequence[Found],
     reading: Reconstruction,
 ) -> Iterator[Operation]:
-    names = frame.features
+    ways, steps = directions(frame)
     for layer, (ops, response, found, kinds) in enumerate(zip(important, answers, layers, reading.kind, strict=True)):
         in_target, in_source = response.of(ops.operations)
-        weights = trace.layers[layer].pattern.numpy()
-        for s, (head, target, source) in enumerate(ops.operations.tolist()):
-            way, distance = direction(frame, target, source)
+        head, target, source = ops.operations.T
+        columns = zip(
+            ops.operations.tolist(),
+            _rounded(trace.layers[layer].pattern.numpy()[head, target, source]),
+            ops.by.tolist(),
+            _rounded(ops.drop),
+            _rounded(ops.change),
+            _features(frame, found.in_target, in_target),
+            _features(frame, found.in_source, in_source),
+            kinds.tolist(),
+            ways[target, source].tolist(),
+            steps[target, source].tolist(),
+            strict=True,
+        )
+        for s, (op, weight, by, drop, change, of_target, of_source, kind, way, distance) in enumerate(columns):
             yield Operation(
                 layer=layer,
-                head=head,
-                target=frame.positions[target],
-                source=frame.positions[source],
-                weight=_rounded(float(weights[head, target, source])),
-                by=tuple(name for name, is_so in zip(("zero", "maximum"), ops.by[s], strict=True) if is_so),
-                drop=(_rounded(ops.drop[s, 0]), _rounded(ops.drop[s, 1])),
-                change=(_rounded(ops.change[s, 0]), _rounded(ops.change[s, 1])),
-                target_features=_features(names, found.in_target[s], in_target[s]),
-                source_features=_features(names, found.in_source[s], in_source[s]),
-                kind=KINDS[kinds[s]],
-                matched=_matched(frame, kinds[s], found.in_target[s], found.in_source[s]),
-                direction=way,
-                distance=distance,
+                head=op[0],
+                target=frame.positions[op[1]],
+                source=frame.positions[op[2]],
+                weight=weight,
+                by=PERTURBATIONS[tuple(by)],
+                drop=tuple(drop),
+                change=tuple(change),
+                target_features=of_target,
+                source_features=of_source,
+                kind=KINDS[kind],
+                matched=_matched(frame, kind, found.in_target[s], found.in_source[s]),
+                direction=DIRECTIONS[way],
+                distance=None if distance < 0 else distance,
             )
 
 
-def _features(names: Sequence[tuple[Any, int]], present: np.ndarray, change: np.ndarray) -> tuple[Feature, ...]:
-    return tuple(
-        Feature(kind=names[f][0], value=names[f][1], change=_rounded(change[f]))
-        for f in np.flatnonzero(present).tolist()
-    )
+def _features(frame: Frame, present: np.ndarray, change: np.ndarray) -> list[tuple[Feature, ...]]:
+    """For each operation (S x F) the features it depends on."""
+    names = frame.features
+    found: list[list[Feature]] = [[] for _ in present]
+    at, which = np.nonzero(present)
+    for s, f, value in zip(at.tolist(), which.tolist(), _rounded(change[at, which]), strict=True):
+        found[s].append(Feature(kind=names[f][0], value=names[f][1], change=value))
+    return [tuple(features) for features in found]
 
 
 def _matched(frame: Frame, kind: int, in_target: np.ndarray, in_source: np.ndarray) -> tuple[int, ...]:
+    if kind in (OTHER, COPY):
+        return ()
     if kind == TOKEN:
         both = (in_target & in_source)[: len(frame.vertices)]
         return tuple(frame.vertices[i] for i in np.flatnonzero(both))
-    if KINDS[kind] == "position":
-        one, other = frame.edge_features.T
-        chosen = (in_target[one] & in_source[other]) | (in_target[other] & in_source[one])
-        rows = frame.edge_features[chosen] - len(frame.vertices)
-        return tuple(frame.held[row][0] for pair in rows for row in pair)
-    return ()
+    one, other = frame.edge_features.T
+    chosen = (in_target[one] & in_source[other]) | (in_target[other] & in_source[one])
+    rows = frame.edge_features[chosen] - len(frame.vertices)
+    return tuple(frame.held[row][0] for pair in rows for row in pair)
 
 
 def _input(batch: Batch, index: int, frame: Frame, tokens: Tensor) -> Input:
@@ -324,9 +346,13 @@ def _input(batch: Batch, index: int, frame: Frame, tokens: Tensor) -> Input:
     )
 
 
-def _rounded(value: float) -> float:
-    """Six digits: what float32 knows."""
-    return float(f"{float(value):.6g}")
+def _rounded(values: np.ndarray) -> list[Any]:
+    """As Python's numbers with six digits: what float32 knows."""
+    wide = np.asarray(values, np.float64)
+    with np.errstate(divide="ignore"):
+        digits = 5 - np.floor(np.log10(np.abs(wide)))
+    factor = 10.0 ** np.where(np.isfinite(digits), np.clip(digits, -300, 300), 0)
+    return (np.round(wide * factor) / factor).tolist()
 
 
 def _versions() -> dict[str, str]:

@@ -11,19 +11,16 @@ import numpy as np
 from pathmerge.circuits.files import Direction
 from pathmerge.circuits.frame import Frame
 
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward", "same", "across", "none")
 
-def direction(frame: Frame, target: int, source: int) -> tuple[Direction, int | None]:
-    """Where the source row's vertex lies, seen from the target row's, and how many steps away."""
-    here, there = int(frame.vertex_of_row[target]), int(frame.vertex_of_row[source])
-    if not here or not there:
-        return "none", None
-    if here == there:
-        return "same", 0
-    if frame.distance[here, there] > 0:
-        return "forward", int(frame.distance[here, there])
-    if frame.distance[there, here] > 0:
-        return "backward", int(frame.distance[there, here])
-    return "across", None
+
+def directions(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+    """For every target and source row, where the source's vertex lies seen from the target's (a number in DIRECTIONS),
+    and how many steps away it is in that direction (-1 where there is no such number)."""
+    here, there = frame.vertex_of_row[:, None], frame.vertex_of_row[None, :]
+    ahead, back = frame.distance[here, there], frame.distance[there, here]
+    found = np.select([(here == 0) | (there == 0), here == there, ahead > 0, back > 0], [4, 2, 0, 1], 3)
+    return found, np.select([found == 2, found == 0, found == 1], [0, ahead, back], -1)
 
 
 def reach(frame: Frame, way: Direction) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathmerge.circuits.trace import Layer, Trace
+from pathmerge.circuits.trace import Layer, Trace, attention
 from pathmerge.kernels import attention as kernels
 from pathmerge.kernels.rows import gather
 
@@ -51,12 +51,13 @@ def single_rows(rows: np.ndarray, x: Tensor) -> Passes:
     return Passes(np.arange(len(rows) + 1), rows.astype(np.int64), x)
 
 
-def forward(trace: Trace, passes: Passes, layer: int, watched: np.ndarray, skip: float = 0.0) -> Outcome:
-    """Carry passes from before `layer` to the end. `watched`: S x 2 (head, source) operations of the last layer."""
+def forward(trace: Trace, passes: Passes, layer: int, watched: np.ndarray, token: int, skip: float = 0.0) -> Outcome:
+    """Carry passes from before `layer` to the end, for the logit of `token` and the products of `watched` operations of
+    the last layer, S x 2 (head, source)."""
     while layer < len(trace.layers) - 1:
         passes = _through(trace, passes, layer, skip)
         layer += 1
-    return _finish(trace, passes, layer, watched)
+    return _finish(trace, passes, layer, watched, token)
 
 
 def _through(trace: Trace, passes: Passes, at: int, skip: float) -> Passes:
@@ -66,7 +67,7 @@ def _through(trace: Trace, passes: Passes, at: int, skip: float) -> Passes:
         passes = _filled(layer, passes)
         q, k, v = model.project(at, passes.x, trace.at(passes.rows))
         assert q is not None
-        after = model.update(at, passes.x, _attend_whole(trace, len(passes), q, k, v))
+        after = model.update(at, passes.x, _attend_whole(trace, layer, len(passes), q, k, v))
         return Passes(passes.first, passes.rows, after)
     q, k, v = model.project(at, passes.x, trace.at(passes.rows))
     assert q is not None
@@ -99,7 +100,7 @@ def _filled(layer: Layer, passes: Passes) -> Passes:
     return Passes(np.arange(len(passes) + 1) * n, np.tile(np.arange(n), len(passes)), x)
 
 
-def _finish(trace: Trace, passes: Passes, at: int, watched: np.ndarray) -> Outcome:
+def _finish(trace: Trace, passes: Passes, at: int, watched: np.ndarray, token: int) -> Outcome:
     """The last layer: its last row only."""
     layer, model = trace.layers[at], trace.model
     last = len(trace.rows) - 1
@@ -118,23 +119,24 @@ def _finish(trace: Trace, passes: Passes, at: int, watched: np.ndarray) -> Outco
         passes.first, passes.rows, asked, _array(q), _array(k), _array(layer.q[-1]), _array(layer.k), watched,
         products.numpy(),
     )  # fmt: skip
-    logit = torch.full((len(passes),), trace.logit)
+    logit = torch.full((len(passes),), float(trace.logits[token]))
     stale = _scores(trace, layer.q[last:], k)
     first, changed, source, mixed = _attend(trace, layer, passes, asked, q, k, v, fresh, stale, start=last)
     if len(changed):
         after = model.update(at, _before(layer, passes, changed, source), mixed)
-        logit[torch.from_numpy(np.diff(first) > 0)] = model.logits(after)[:, trace.prediction]
+        logit[torch.from_numpy(np.diff(first) > 0)] = model.logits(after)[:, token]
     return Outcome(logit, products)
 
 
-def _attend_whole(trace: Trace, count: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_whole(trace: Trace, layer: Layer, count: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The sums of values where all rows of all passes have changed."""
     n = len(trace.rows)
     q, k, v = (value.view(count, n, *value.shape[1:]).transpose(1, 2) for value in (q, k, v))
     scores = torch.matmul(q, k.transpose(2, 3)).mul_(trace.scale)
-    if not trace.sees_all:
-        scores.masked_fill_(~trace.allowed, -math.inf)
-    mixed = torch.matmul(torch.softmax(scores, -1), v)
+    if not layer.sees_all:
+        scores.masked_fill_(~layer.allowed, -math.inf)
+    pattern = torch.softmax(scores, -1) if layer.sees_all else attention(scores)
+    mixed = torch.matmul(pattern, v)
     return mixed.transpose(1, 2).reshape(count * n, *mixed.shape[1::2])
 
 
@@ -172,7 +174,7 @@ def _attend(
     mixed = torch.empty(room, heads, width)
     count = kernels.attend(
         passes.first, passes.rows, asked, _array(q), _array(k), _array(v), fresh.numpy(), stale.numpy(), layer.base,
-        trace.allowed.numpy(), np.float32(trace.scale), start, np.float32(ROUNDING), np.empty(n, np.float32),
+        layer.allowed.numpy(), np.float32(trace.scale), start, np.float32(ROUNDING), np.empty(n, np.float32),
         np.empty(n, np.int64), out_first, out_rows, out_from, mixed.numpy(),
     )  # fmt: skip
     return out_first, out_rows[:count], out_from[:count], mixed[:count]

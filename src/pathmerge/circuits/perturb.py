@@ -47,7 +47,7 @@ class Important:
 def all_operations(trace: Trace, layer: int, targets: np.ndarray | None = None) -> np.ndarray:
     """Every perturbation of a layer that changes anything, M x 4: head, target, source, kind."""
     pattern = trace.layers[layer].pattern.numpy()
-    allowed = trace.allowed.numpy()[None]
+    allowed = trace.layers[layer].allowed.numpy()
     changes = np.stack([pattern > ROUNDING, pattern < pattern.max(-1, keepdims=True)], -1) & allowed[..., None]
     if targets is not None:
         mask = np.zeros(pattern.shape[1], bool)
@@ -57,8 +57,19 @@ def all_operations(trace: Trace, layer: int, targets: np.ndarray | None = None) 
 
 
 @torch.no_grad()
-def measure(trace: Trace, layer: int, operations: np.ndarray, watched: np.ndarray, skip: float = 0.0) -> Outcome:
-    """The outcome of each perturbation, by passes through the rest of the model."""
+def measure(
+    trace: Trace,
+    layer: int,
+    operations: np.ndarray,
+    watched: np.ndarray,
+    skip: float = 0.0,
+    token: int | None = None,
+) -> Outcome:
+    """The outcome of each perturbation, by passes through the rest of the model.
+
+    `token`: whose logit to report; none: the prediction's.
+    """
+    token = trace.prediction if token is None else token
     at, model = trace.layers[layer], trace.model
     n, heads, width = at.v.shape
     size = max(16, CHUNK // (n * heads * width))
@@ -70,9 +81,9 @@ def measure(trace: Trace, layer: int, operations: np.ndarray, watched: np.ndarra
         targets = torch.from_numpy(part[:, 1])
         after = model.update(layer, at.x[targets], mixed)
         if layer == model.layers - 1:
-            logits.append(model.logits(after)[:, trace.prediction])
+            logits.append(model.logits(after)[:, token])
             continue
-        outcome = forward(trace, single_rows(part[:, 1], after), layer + 1, watched, skip)
+        outcome = forward(trace, single_rows(part[:, 1], after), layer + 1, watched, token, skip)
         logits.append(outcome.logit)
         products.append(outcome.products)
     if not logits:
@@ -112,9 +123,9 @@ def decide_last(trace: Trace, found: Effects, alpha: float) -> Important:
     """The operations whose fall exceeds α, or those with the largest fall if none does."""
     by = found.drop > alpha
     if not by.any():
-        last = found.drop[:, -1][:, trace.allowed.numpy()[-1]]
+        there = trace.layers[-1].allowed.numpy()[:, -1]
         by = np.zeros_like(by)
-        by[:, -1] = (found.drop[:, -1] == last.max()) & trace.allowed.numpy()[-1][None, :, None]
+        by[:, -1] = (found.drop[:, -1] == found.drop[:, -1][there].max()) & there[..., None]
     return select(found, by)
 
 

@@ -213,7 +213,9 @@ class _View:
         return found
 
     def on_path(self, slot: Slot) -> bool:
-        return tuple(vertex for row in slot for vertex in self.rows[row].vertices) in list(pairwise(self.path))
+        """Whether it is an edge of the path; the query of a path of one step looks like one."""
+        vertices = tuple(vertex for row in slot for vertex in self.rows[row].vertices)
+        return vertices in list(pairwise(self.path)) and self.rows[slot[0]].text != "QUERY"
 
     def chosen_slots(self, columns: int) -> list[Slot]:
         """The slots that are drawn: all, or those in use, or those of highlighted operations; always the query's."""
@@ -239,7 +241,7 @@ class _View:
             "for each vertex of the path one chain to the answer" if self.is_tree else "they carry the path's vertices"
         )
         found = [
-            f"{kept:,} of {len(self.operations):,} important operations are kept; {lit} are highlighted: {which}."
+            f"{kept:,} of {len(self.operations):,} important operations are kept and {lit} highlighted: {which}."
             if kept
             else f"No operation was kept of {len(self.operations):,} important.",
         ]

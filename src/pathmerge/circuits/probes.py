@@ -16,7 +16,7 @@ Choices a reader could not guess:
 - Control `elsewhere`: the same residuals, the labels of another vertex u' of the same graph. It measures what is said
   of v without naming u: a row that has counted v's edges guesses well what reaches most vertices. `shuffled`: fitted to
   and scored on labels permuted within each row, a check of the method alone. `untrained`: the same config in PyTorch's
-  default initialisation.
+  default initialisation; `initial`: in its own, if that is another one, since matching equal tokens is knowledge too.
 - Ridge strengths are chosen on a fifth of the fitting problems, one for each relation and layer. The test problems are
   another split, without those that are among the fitting ones too.
 - A value is a mean over rows that have both kinds of candidates, each row counting once; its interval takes problems,
@@ -59,11 +59,11 @@ from pathmerge.rng import MAX_SEED
 Direction = Literal["forward", "backward"]
 RowKind = Literal["all", "source", "target", "start", "goal", "last", "answer"]
 Candidates = Literal["vertex", "edge"]
-Control = Literal["model", "untrained", "shuffled", "elsewhere"]
+Control = Literal["model", "untrained", "initial", "shuffled", "elsewhere"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
 CANDIDATES: tuple[Candidates, ...] = get_args(Candidates)
-CONTROLS: tuple[Control, ...] = ("untrained", "shuffled", "elsewhere")
+CONTROLS: tuple[Control, ...] = ("untrained", "initial", "shuffled", "elsewhere")
 
 LEAST_PROBLEMS = 100
 """A cell that fewer test problems have rows for is left empty."""
@@ -234,7 +234,8 @@ def probe(
     The last row stands for the vertex it holds; with "answer" it is asked about the goal. In the edge-token model a row
     stands for its source, with "target" for its target; the query's row (goal → start) is the row of both.
     `by`: whether the row is asked about vertices by their ids or about edges by their places.
-    `progress` is called with the number of problems just read: 2·count in all, 4·count with the control `untrained`.
+    `progress` is called with the number of problems just read: 2·count for this model and for each of the
+    controls `untrained` and `initial`.
     """
     if not isinstance(model, Transformer):
         raise ValueError(f"model={type(model).__name__}: must be a model of pathmerge, such as load_run(path).model")
@@ -258,7 +259,7 @@ def probe(
         rows=rows,
         by=by,
         directions=DIRECTIONS if direction == "both" else (direction,),
-        labels=("model", *(name for name in CONTROLS if name in controls and name != "untrained")),
+        labels=("model", *(name for name in ("shuffled", "elsewhere") if name in controls)),
         seed=seed,
     )
     found: list[ProbeRow] = []
@@ -266,11 +267,13 @@ def probe(
         fitting, testing = (_Parts(batch, model, ask) for batch in splits)
         ask = replace(ask, most=_most_distance(workers, testing, repeated))
         found += _probe(workers, model, fitting, testing, repeated, ask, progress)
-        if "untrained" in controls:
-            config = replace(model.config, initialisation="default")
-            untrained = config.build(seed).to(model.ln_final.weight.device)
-            ask = replace(ask, labels=("untrained",))
-            found += _probe(workers, untrained, fitting, testing, repeated, ask, progress)
+        others = {"untrained": replace(model.config, initialisation="default")}
+        if model.config.initialisation != "default":
+            others["initial"] = model.config
+        for name in ("untrained", "initial"):
+            if name in controls and name in others:
+                other = others[name].build(seed).to(model.ln_final.weight.device)
+                found += _probe(workers, other, fitting, testing, repeated, replace(ask, labels=(name,)), progress)
     return ProbeTable(rows=tuple(found))
 
 
@@ -336,7 +339,11 @@ class _Parts:
             problem=problem,
             place=place,
             own=own,
-            codes={"model": codes, "untrained": codes, "elsewhere": elsewhere, "shuffled": _shuffled(codes, rng)},
+            codes={
+                **dict.fromkeys(("model", "untrained", "initial"), codes),
+                "shuffled": _shuffled(codes, rng),
+                "elsewhere": elsewhere,
+            },
         )
 
     def _codes(
@@ -630,6 +637,7 @@ def _mean(sums: np.ndarray) -> tuple[float, float]:
 _SHOWN: dict[Control, str] = {
     "model": "this model",
     "elsewhere": "control: another vertex's labels",
+    "initial": "control: as it was initialised",
     "untrained": "control: an untrained model",
 }
 _PLURAL: dict[Candidates, str] = {"vertex": "vertices", "edge": "edges"}
@@ -641,7 +649,8 @@ def _figure(table: ProbeTable, title: str) -> Figure:
     if not table.rows:
         raise ValueError("rows=(): must hold at least one row")
     controls: list[Control] = [name for name in _SHOWN if any(row.control == name for row in table.rows)]
-    columns = list(dict.fromkeys((row.by, row.direction) for row in table.rows))
+    asked = {(row.by, row.direction) for row in table.rows}
+    columns: list[tuple[Candidates, Direction]] = [(b, d) for b in CANDIDATES for d in DIRECTIONS if (b, d) in asked]
     layers, most = 1 + max(row.layer for row in table.rows), max(row.distance for row in table.rows)
     width, height = max(2.9, 0.44 * layers + 0.5), max(0.9, 0.26 * most) + 0.62
     size = (width * len(columns) + 0.3, height * len(controls) + 0.95 + 0.3 * bool(title))

@@ -8,7 +8,8 @@ Shapes: n rows, D width, H heads, K and W widths of queries and values.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +25,8 @@ class Layer:
 
     x: Tensor
     """The residual stream before the layer, n x D."""
+    allowed: Tensor
+    """Which rows may read which, H x n x n, bool."""
     q: Tensor
     k: Tensor
     v: Tensor
@@ -33,6 +36,11 @@ class Layer:
     mixed: Tensor
     """The weighted sums of values, n x H x W."""
     gate: Tensor
+
+    @cached_property
+    def sees_all(self) -> bool:
+        """Whether every row may read every row."""
+        return bool(self.allowed.all())
 
     @cached_property
     def base(self) -> tuple[np.ndarray, ...]:
@@ -71,11 +79,6 @@ class Trace:
     def logit(self) -> float:
         return float(self.logits.max())
 
-    @cached_property
-    def sees_all(self) -> bool:
-        """Whether every row may read every row."""
-        return bool(self.allowed.all())
-
     @property
     def scale(self) -> float:
         return 1 / math.sqrt(self.model.head_width)
@@ -90,19 +93,33 @@ def record(model: Explainable, tokens: Tensor) -> Trace:
         raise ValueError("tokens: the last row may read no row; there is nothing to explain")
     allowed = allowed[rows][:, rows].contiguous()
     x = model.embed(tokens[None])[0, rows].contiguous()
+    each = allowed.expand(model.heads, *allowed.shape).contiguous()
+    layers, last = _pass(model, x, rows, [each] * model.layers)
+    logits = model.logits(last[-1:])[0]
+    return Trace(model=model, tokens=tokens, rows=rows, allowed=allowed, layers=layers, last=last, logits=logits)
+
+
+@torch.no_grad()
+def record_masked(trace: Trace, masks: Tensor) -> Trace:
+    """The same input with only the operations of a mask (L x H x n x n) left; a row with none reads nothing."""
+    allowed = list((masks & trace.allowed).unbind(0))
+    layers, last = _pass(trace.model, trace.layers[0].x, trace.rows, allowed)
+    return replace(trace, layers=layers, last=last, logits=trace.model.logits(last[-1:])[0])
+
+
+def _pass(model: Explainable, x: Tensor, rows: Tensor, allowed: Sequence[Tensor]) -> tuple[list[Layer], Tensor]:
     layers: list[Layer] = []
-    for at in range(model.layers):
+    for at, seen in enumerate(allowed):
         q, k, v = model.project(at, x, rows)
         assert q is not None
-        products = torch.einsum("qhk,shk->hqs", q, k)
-        scores = (products / math.sqrt(model.head_width)).masked_fill(~allowed, -math.inf)
+        scores = torch.matmul(q.transpose(0, 1), k.permute(1, 2, 0)).div_(math.sqrt(model.head_width))
+        scores.masked_fill_(~seen, -math.inf)
         pattern = attention(scores)
-        mixed = torch.einsum("hqs,shw->qhw", pattern, v).contiguous()
+        mixed = torch.matmul(pattern, v.transpose(0, 1)).transpose(0, 1).contiguous()
         after, gate = model.update(at, x, mixed), model.gate(at, x, mixed)
-        layers.append(Layer(x=x, q=q, k=k, v=v, scores=scores, pattern=pattern, mixed=mixed, gate=gate))
+        layers.append(Layer(x=x, allowed=seen, q=q, k=k, v=v, scores=scores, pattern=pattern, mixed=mixed, gate=gate))
         x = after
-    logits = model.logits(x[-1:])[0]
-    return Trace(model=model, tokens=tokens, rows=rows, allowed=allowed, layers=layers, last=x, logits=logits)
+    return layers, x
 
 
 def attention(scores: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ def attend(
                 for h in range(heads):
                     for i in range(n):
                         score = _NONE
-                        if allowed[t, i]:
+                        if allowed[h, t, i]:
                             at = place[i]
                             if at >= 0:
                                 score = _ZERO
@@ -149,12 +149,12 @@ def attend(
             for h in range(heads):
                 top = tops[h, t]
                 for m in range(low, high):
-                    if allowed[t, rows[m]]:
+                    if allowed[h, t, rows[m]]:
                         top = max(top, stale[h, t - start, m])
                 before = sums[h, t] * np.exp(tops[h, t] - top)
                 old, new = _ZERO, _ZERO
                 for m in range(low, high):
-                    if allowed[t, rows[m]]:
+                    if allowed[h, t, rows[m]]:
                         old += pattern[h, t, rows[m]]
                         new += np.exp(stale[h, t - start, m] - top)
                 if top == _NONE or old + new / (before * (_ONE - old) + new) < tolerance:
@@ -168,7 +168,7 @@ def attend(
                 if _ONE - old < _LITTLE:
                     for i in range(n):
                         scratch[i] = scores[h, t, i]
-                        if place[i] >= 0 and allowed[t, i]:
+                        if place[i] >= 0 and allowed[h, t, i]:
                             scratch[i] = stale[h, t - start, place[i]]
                     _mix(scratch, place, v, values, h, out)
                     continue
@@ -176,7 +176,7 @@ def attend(
                 for w in range(width):
                     out[w] *= before
                 for m in range(low, high):
-                    if allowed[t, rows[m]]:
+                    if allowed[h, t, rows[m]]:
                         less = pattern[h, t, rows[m]] * before
                         more = np.exp(stale[h, t - start, m] - top)
                         for w in range(width):

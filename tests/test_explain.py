@@ -1,0 +1,231 @@
+"""`pathmerge explain`: the folder it writes, that it goes on where it stopped, and what it says to bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pathmerge as pm
+from pathmerge.circuits import results
+from pathmerge.circuits.explain import explain_all
+from pathmerge.circuits.files import Circuit
+from pathmerge.circuits.options import Options
+from pathmerge.circuits.plan import plan
+from pathmerge.circuits.results import Inputs, explain_into
+from pathmerge.circuits.summary import summarise, upper_bound
+from pathmerge.circuits.sweep import settings_count, sweep
+from pathmerge.cli import main
+from pathmerge.models.transformer import Transformer
+
+OPTIONS = Options(alpha=0.05, kappa1=40.0, kappa2=20.0)
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return pm.OneHot(input_size=17, layers=3, initialisation="matching", matching=2.0).build(9)
+
+
+@pytest.fixture(scope="module")
+def inputs() -> Inputs:
+    return Inputs(problems=(pm.Balanced(input_size=17, lookahead=1),), count=6, seed=3)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "summary.json"}
+
+
+def test_an_interrupted_command_goes_on_and_ends_in_the_same_files(
+    model: Transformer, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, summary = explain_into(tmp_path / "whole", model, inputs, OPTIONS, threads=1)
+    saved: list[Path] = []
+    plain = Circuit.save
+
+    def failing(self: Circuit, path: Path | str) -> None:
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+        saved.append(Path(path))
+        plain(self, path)
+
+    monkeypatch.setattr(Circuit, "save", failing)
+    with pytest.raises(KeyboardInterrupt):
+        explain_into(tmp_path / "cut", model, inputs, OPTIONS, threads=1)
+    assert not (tmp_path / "cut" / "summary.json").exists()
+    monkeypatch.setattr(Circuit, "save", plain)
+    before = saved[0].stat().st_mtime_ns
+    _, after = explain_into(tmp_path / "cut", model, inputs, OPTIONS, threads=1)
+    assert saved[0].stat().st_mtime_ns == before, "what was there has been computed again"
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+    timeless = [{k: v for k, v in s.items() if k != "seconds_per_input"} for s in (summary, after)]
+    assert timeless[0] == timeless[1]
+    more = Inputs(problems=inputs.problems, count=8, seed=3)
+    circuits, _ = explain_into(tmp_path / "cut", model, more, OPTIONS, threads=1)
+    assert len(circuits) == 8
+
+
+def test_a_folder_made_for_something_else_is_refused_and_left_alone(
+    model: Transformer, inputs: Inputs, tmp_path: Path
+) -> None:
+    explain_into(tmp_path / "a", model, inputs, OPTIONS, threads=1)
+    before = files(tmp_path / "a")
+    other = pm.OneHot(input_size=17, layers=3).build(1)
+    for changed, line in (
+        ((other, inputs, OPTIONS), "holds circuits made with other weights"),
+        ((model, inputs, Options(alpha=0.1)), "holds circuits made with alpha=0.05, not 0.1"),
+        ((model, Inputs(problems=inputs.problems, count=6, seed=4), OPTIONS), "holds circuits made with seed=3, not 4"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(line)):
+            explain_into(tmp_path / "a", *changed, threads=1)
+    assert files(tmp_path / "a") == before
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"is not empty and has no explain\.json"):
+        explain_into(tmp_path / "b", model, inputs, OPTIONS, threads=1)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.txt"]
+
+
+def test_a_damaged_circuit_is_named_and_not_overwritten(model: Transformer, inputs: Inputs, tmp_path: Path) -> None:
+    explain_into(tmp_path / "a", model, inputs, OPTIONS, threads=1)
+    damaged = tmp_path / "a" / "balanced-L01-0002.json"
+    text = damaged.read_text()[:100]
+    damaged.write_text(text)
+    with pytest.raises(ValueError, match=r"balanced-L01-0002\.json.*cut off"):
+        explain_into(tmp_path / "a", model, inputs, OPTIONS, threads=1)
+    assert damaged.read_text() == text
+
+
+def test_skipped_inputs_are_counted_once(model: Transformer, tmp_path: Path) -> None:
+    options = Options(replacement="absent", trust=False)
+    inputs = Inputs(problems=(pm.Balanced(input_size=17),), count=12, seed=1)
+    circuits, summary = explain_into(tmp_path / "a", model, inputs, options, threads=2)
+    assert summary["skipped"] > 0
+    assert summary["count"] == len(circuits)
+    total = sum(len(batch) for _, batch in inputs.batches())
+    assert summary["count"] + summary["skipped"] == total
+    again, second = explain_into(tmp_path / "a", model, inputs, options, threads=2)
+    assert (again, second["skipped"]) == (circuits, summary["skipped"])
+
+
+def test_the_summary_is_the_mean_of_its_circuits(model: Transformer) -> None:
+    batch = pm.Balanced(input_size=17).sample(9, seed=2)
+    circuits = [c for c in explain_all(model, batch, OPTIONS) if c is not None]
+    summary = summarise(circuits)
+    assert summary["count"] == 9
+    assert summary["explained"] == sum(c.explained for c in circuits) / 9
+    assert summary["lenient"] == sum(c.lenient.explained for c in circuits) / 9
+    trusts = [c.lenient.trust for c in circuits]
+    assert summary["sufficiency"] == sum(t.sufficient for t in trusts if t) / 9
+    known = [t.minimal for t in trusts if t and t.minimal is not None]
+    assert summary["minimality"] == pytest.approx(sum(known) / len(known))
+    merges = sum(len(c.lenient.ranked) for c in circuits)
+    assert merges
+    assert summary["maximal"] == sum(len(c.lenient.maximal) for c in circuits) / merges
+    assert sum(row["count"] for row in summary["by_lookahead"]) == 9
+    assert sum(row["kept"] for row in summary["by_layer"]) == sum(len(c.lenient.kept) for c in circuits)
+
+
+def test_the_bound_on_missed_operations() -> None:
+    """Without a miss in n looks the exact 95% bound is 1 - 0.05^(1/n)."""
+    assert upper_bound(0, 0) is None
+    assert upper_bound(0, 100) == pytest.approx(1 - 0.05 ** (1 / 100))
+    one, none = upper_bound(1, 100), upper_bound(0, 100)
+    assert one is not None
+    assert none is not None
+    assert one > none
+
+
+def test_a_plan_counts_the_passes_that_are_then_made(model: Transformer, inputs: Inputs) -> None:
+    for mode in ("exact", "screened"):
+        options = Options(mode=mode, alpha=0.05, kappa1=40.0, kappa2=20.0, trust=False)
+        found = plan(model, inputs, options, 1)
+        batch = inputs.batches()[0][1]
+        circuits = [c for c in explain_all(model, batch, options) if c is not None]
+        assert found.passes in [c.passes for c in circuits]
+        assert found.inputs == 6
+        assert found.passes < found.brute_force
+        assert found.seconds > 0
+        assert found.memory < 4e9
+
+
+def test_a_sweep_changes_one_threshold_at_a_time(model: Transformer) -> None:
+    inputs = Inputs(problems=(pm.Balanced(input_size=17, lookahead=1),), count=2, seed=3)
+    table = sweep(model, inputs, Options(trust=False))
+    assert len(table) == settings_count()
+    settings = [(row["alpha"], row["kappa1"], row["kappa2"]) for row in table]
+    assert len(set(settings)) == len(settings)
+    assert all(sum(a != b for a, b in zip(s, (0.4, 20.0, 10.0), strict=True)) <= 1 for s in settings)
+    kept = {row["kappa1"]: row["kept"] for row in table if row["varied"] == "kappa1"}
+    assert kept[5.0] <= kept[80.0], "a looser threshold keeps fewer operations"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_commands_of_the_issue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "circuits"
+    common = ("explain", "compiled", "--input-size", 20, "--lookahead", 2, "--count", 3)
+    code, said, _ = run(capsys, *common, "--plan", "--out", out)
+    assert code == 0
+    assert all(word in said for word in ("forward passes", "memory", "time"))
+    assert not out.exists()
+    code, said, _ = run(capsys, *common, "--out", out, "--pictures", 1)
+    assert code == 0
+    summary = json.loads((out / "summary.json").read_text())
+    names = "count skipped correct explained maximal sufficiency completeness minimality seconds_per_input"
+    assert set(names.split()) <= set(summary)
+    assert (summary["count"], summary["explained"], summary["sufficiency"]) == (3, 1.0, 1.0)
+    assert len(list(out.glob("balanced-L02-*.json"))) == 3
+    assert (out / "circuits.png").stat().st_size > 10_000
+    assert len(list(out.glob("circuit-*.png"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("nowhere",), "run='nowhere': not a run"),
+        (("compiled", "--lookahead", "9", "--input-size", "20"), "lookahead=9: must be a whole number in 1..2"),
+        (("compiled", "--count", "0"), "count=0: must be a whole number"),
+        (("compiled", "--alpha", "-1"), "alpha=-1.0: must be a number"),
+        (("compiled", "--kappa1", "0"), "kappa1=0.0: must be a number"),
+        (("compiled", "--problem", "naive", "--lookahead", "2"), "lookahead=2: must be left out for naive"),
+        (("compiled", "--noise", "-2"), "noise=-2.0: must be a number"),
+        (("compiled", "--initial"), "initial"),
+        (("compiled", "--history"), "history: needs a run"),
+        (("untrained", "--input-size", "5"), "input_size=5: must be a whole number"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    arguments: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, error = run(capsys, "explain", *arguments, "--out", tmp_path / "circuits")
+    assert code == 2
+    assert line in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "circuits").exists()
+
+
+def test_the_untrained_control_is_hardly_ever_explained() -> None:
+    """SPEC section 6: under 2%. With PyTorch's initialisation, and with one that matches tokens."""
+    for config in (pm.OneHot(input_size=32, layers=4), pm.OneHot(input_size=32, layers=4, initialisation="matching")):
+        batch = pm.Balanced(input_size=32).sample(50, seed=5, split="test")
+        circuits = explain_all(config.build(3), batch, trust=False)
+        assert sum(c.explained for c in circuits if c is not None) == 0
+
+
+def test_nothing_is_left_of_a_write_that_failed(
+    model: Transformer, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(results.json, "dumps", full)
+    with pytest.raises((ValueError, OSError)):
+        explain_into(tmp_path / "a", model, inputs, OPTIONS, threads=1)
+    assert list((tmp_path / "a").iterdir()) == []
