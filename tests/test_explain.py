@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pathmerge.circuits.plan import plan
 from pathmerge.circuits.results import Inputs, explain_into
 from pathmerge.circuits.summary import summarise, upper_bound
 from pathmerge.circuits.sweep import settings_count, sweep
+from pathmerge.circuits.truth import recovery
 from pathmerge.cli import main
 from pathmerge.models.transformer import Transformer
 
@@ -229,3 +231,31 @@ def test_nothing_is_left_of_a_write_that_failed(
     with pytest.raises((ValueError, OSError)):
         explain_into(tmp_path / "a", model, inputs, OPTIONS, threads=1)
     assert list((tmp_path / "a").iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [20, 32])
+def test_the_compiled_models_own_operations_are_found(size: int) -> None:
+    """The known truth: precision and recall at least 0.99, and explained wherever its path is not redundant."""
+    model = pm.compiled(size)
+    for problem in (pm.Star(input_size=size), pm.Balanced(input_size=size), pm.Naive(input_size=size)):
+        batch = problem.sample(25, seed=7, split="test")
+        circuits = [circuit for circuit in explain_all(model, batch, trust=False) if circuit is not None]
+        found = recovery(circuits)
+        assert found.found > 50
+        assert found.precision is not None
+        assert found.recall is not None
+        assert found.precision >= 0.99
+        assert found.recall >= 0.99
+        assert found.plain_explained == found.plain
+        if problem.name == "star":
+            assert found.plain == 25
+
+
+def test_a_circuit_that_misses_or_adds_an_operation_loses_recall_or_precision() -> None:
+    model = pm.compiled(20)
+    circuits = [c for c in explain_all(model, pm.Star(input_size=20).sample(4, seed=1), trust=False) if c is not None]
+    fewer = [replace(c, strict=replace(c.strict, kept=c.strict.kept[1:])) for c in circuits]
+    found = recovery(fewer)
+    assert (found.missing, found.precision) == (4, 1.0)
+    moved = [replace(c, operations=tuple(replace(o, source=o.target) for o in c.operations)) for c in circuits]
+    assert recovery(moved).found == 0

@@ -99,12 +99,25 @@ def explain(
     from pathmerge.circuits.show import print_summary
 
     print_summary(summary, subject.title)
+    if subject.source["source"] == "compiled":
+        _print_recovery(circuits)
     if probes:
         written += _probes(subject, out, threads)
     print(f"wrote {summary['count']} circuits and the summary to {out}")
     for path in written[1:]:
         print(f"wrote {path}")
     return 0
+
+
+def _print_recovery(circuits: list[Circuit]) -> None:
+    from pathmerge.circuits.truth import recovery
+
+    found = recovery(circuits)
+    if found.precision is not None and found.recall is not None:
+        print(
+            f"its own operations on the answer's path: precision {found.precision:.4f}, recall {found.recall:.4f} "
+            f"({found.found} found, {found.missing} missing, {found.extra} extra; {found.redundant} redundant)"
+        )
 
 
 def _load(given: str, initial: bool, input_size: int | None, merges: int | None, noise: float) -> Explained:

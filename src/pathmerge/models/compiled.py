@@ -7,8 +7,8 @@ How it works. The row of an edge's source u, called the edge's row, holds four v
 *own* vertex u (the token), the edge's *child* c, its *front*, the ends of all walks that begin with this edge and have
 exactly 1, 2, 4, ... steps (0 or 1 each), and its *reach*, what its fronts were made of so far (below).
 
-- Layer 0 **joins**: each edge's row attends, by position, to the row on its right. That writes c as child, front and
-  reach, and a flag "this is an edge's row". The last row attends to the goal's row and has the goal as child, no more.
+- Layer 0 **joins**: each edge's row attends, by position, to the row on its right, and so gets c as child, front and
+  reach, and a flag "this is an edge's row". The last row attends to the goal's row and gets the goal as child.
   The goal's row becomes an edge goal → goal: walks that have arrived stay, so "exactly 2^k steps" means "at most".
 - Layers 1..k **merge**: an edge's row attends to every edge's row whose own vertex is in its front, and the union of
   their fronts becomes its new front. Walks are twice as long now.
@@ -21,8 +21,9 @@ Choices a reader could not guess:
   it (and hides the pair). A dimension that is always 0 shows the mean that was taken off; every matrix adds it back.
 - Places: front, child and reach stand in the position dimensions of the edges' EDGE, source and target tokens, which
   are free after layer 0. The last five positions stay: a few rows are told apart by them.
-- Union: attention gives the mean of m fronts, written with a minus sign over the own vertex (which no walk comes back
-  to). Two ReLUs that are off from about 1/m on turn it into exactly 1, another clears it away.
+- Union: attention gives the mean of the sources' fronts, written with a minus sign over the own vertex (which no walk
+  comes back to). Two ReLUs, both off wherever the mean is at least LEAST / (V+1), make that exactly 1; another clears
+  the mean away.
 - Reach: such a step hides what a 1 came from, and the method of docs/circuits.md, which freezes ReLUs, would find no
   cause for it. So the mean of the sources' reaches is added to the row's own, without any ReLU from layer to layer, and
   a front's vertex asks with SHARP times its 1 and HINT times its reach: little enough for all matches of a row to weigh
