@@ -78,6 +78,28 @@ def timed(model: Any, batch: pm.Batch, mode: Any, threads: int, trust: bool = Fa
     return (time.perf_counter() - began) / len(batch)
 
 
+def row(name: str, model: Transformer, threads: int) -> None:
+    """Measure and print one line of the table."""
+    size = model.config.input_size
+    longest = ((size - 5) // 3 - 1) // 2
+    count = 96 if size <= 48 else 8 if size <= 64 else 2 * threads
+    batch = pm.Balanced(input_size=size, lookahead=max(1, longest // 2)).sample(count, seed=1, split="test")
+    torch.set_num_threads(threads)
+    brute = brute_force(model, model.inputs(batch).tokens[:1], 256 if size <= 64 else 64)
+    seconds, guessed = exact(model, batch, threads)
+    screened = timed(model, batch, "screened", threads)
+    trusted = timed(model, batch, "screened", threads, trust=True)
+    (first,) = explain_all(model, batch[0], mode="screened", trust=False)
+    assert first is not None
+    used = (resource.getrusage(who).ru_maxrss / 1e6 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(
+        f"| {size} | {model.layers} | {name} | ~{brute:.3g} s | {'~' if guessed else ''}{seconds:.3g} s "
+        f"| {brute / seconds:.0f} | {screened:.3g} s | {brute / screened:.0f} | {trusted:.3g} s "
+        f"| {first.passes:,} | {max(used):.2f} |",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=[], help="directories of runs; sizes without one: untrained")
@@ -85,31 +107,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     runs = {run.config.model.input_size: run for run in map(pm.load_run, options.models)}
-    print("| N | layers | model | brute force | exact | × | screened | × | with trust | passes | peak GB |")
+    print("| N | layers | model | brute force | exact | × | screened | × | with trust | passes | GB per process |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for size in options.sizes:
         run = runs.get(size)
-        layers = {32: 4, 48: 4}.get(size, 6)
-        model = run.model if run is not None else pm.OneHot(input_size=size, layers=layers).build(1)
-        longest = ((size - 5) // 3 - 1) // 2
-        count = 16 if size <= 48 else 4 if size <= 64 else 2
-        batch = pm.Balanced(input_size=size, lookahead=max(1, longest // 2)).sample(count, seed=1, split="test")
-        tokens = model.inputs(batch).tokens[:1]
-        torch.set_num_threads(options.threads)
-        brute = brute_force(model, tokens, 256 if size <= 64 else 64)
-        seconds, guessed = exact(model, batch, options.threads)
-        screened = timed(model, batch, "screened", options.threads)
-        trusted = timed(model, batch, "screened", options.threads, trust=True)
-        (first,) = explain_all(model, batch[0], mode="screened", trust=False)
-        assert first is not None
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        name = f"{run.examples:,} examples" if run is not None else "untrained"
-        print(
-            f"| {size} | {model.layers} | {name} | ~{brute:.3g} s | {'~' if guessed else ''}{seconds:.3g} s "
-            f"| {brute / seconds:.0f} | {screened:.3g} s | {brute / screened:.0f} | {trusted:.3g} s "
-            f"| {first.passes:,} | {peak:.2f} |",
-            flush=True,
-        )
+        layers = 4 if size <= 48 else 6
+        untrained = pm.OneHot(input_size=size, layers=layers).build(1)
+        if run is not None:
+            row(f"{run.examples:,} examples", run.model, options.threads)
+        else:
+            row("untrained", untrained, options.threads)
+        row("compiled", pm.compiled(size, layers - 2), options.threads)
     for size, published in PUBLISHED.items():
         print(f"published code, one thread, N={size}: {published} s")
 

@@ -20,10 +20,11 @@ from torch import Tensor
 
 import pathmerge as pm
 from pathmerge.layout import Layout
-from pathmerge.models.compiled import NO_ANSWER, TrueCircuit, TrueOperation, compiled, true_circuit
+from pathmerge.models.compiled import NO_ANSWER, compiled
 from pathmerge.models.sequence_transformer import SequenceTransformer
 from pathmerge.models.sites import Edit
 from pathmerge.models.transformer import Transformer
+from pathmerge.models.true_circuit import TrueCircuit, TrueOperation, true_circuit
 from pathmerge.parallel import Workers
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution

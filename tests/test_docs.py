@@ -28,7 +28,10 @@ def test_the_tutorials_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert main(words[2:]) == 0, command
 
 
-@pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/models.md", "README.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["docs/tutorial.md", "docs/models.md", "docs/circuits.md", "docs/own_model.md", "docs/probes.md", "README.md"],
+)
 def test_the_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     code = blocks(ROOT / page, "python")

@@ -112,6 +112,14 @@ def test_skipped_inputs_are_counted_once(model: Transformer, tmp_path: Path) -> 
     assert (again, second["skipped"]) == (circuits, summary["skipped"])
 
 
+def test_a_distribution_of_several_difficulties_shares_its_count_out() -> None:
+    inputs = Inputs(problems=(pm.Star(input_size=32, lookahead=2),), count=10)
+    batches = inputs.batches()
+    assert [name for name, _ in batches] == ["star-K02-L02", "star-K03-L02", "star-K04-L02"]
+    assert [len(batch) for _, batch in batches] == [4, 3, 3]
+    assert all(set(batch.lookahead) == {2} for _, batch in batches)
+
+
 def test_the_summary_is_the_mean_of_its_circuits(model: Transformer) -> None:
     batch = pm.Balanced(input_size=17).sample(9, seed=2)
     circuits = [c for c in explain_all(model, batch, OPTIONS) if c is not None]

@@ -218,8 +218,13 @@ def _history(subject: Explained, inputs: Any, options: Options, out: Path, threa
 
     if subject.run is None:
         raise ValueError("history: needs a run with several checkpoints; train with --keep-every EXAMPLES")
-    with progress_bar("explaining", 0, long=False):
-        found = trace_training(subject.run, inputs, options, out, threads=threads)
+    from pathmerge.training.checkpoint import list_checkpoints
+    from pathmerge.training.run import CHECKPOINTS
+
+    moments = len(list_checkpoints(subject.run / CHECKPOINTS))
+    total = moments * sum(len(batch) for _, batch in inputs.batches())
+    with progress_bar("explaining", total, long=True) as advance:
+        found = trace_training(subject.run, inputs, options, out, threads=threads, progress=advance)
     for path in write_history(found, out, title=subject.title):
         print(f"wrote {path}")
     print_history(found)
@@ -228,9 +233,12 @@ def _history(subject: Explained, inputs: Any, options: Options, out: Path, threa
 
 def _sweep(subject: Explained, inputs: Any, options: Options, out: Path, threads: int) -> int:
     from pathmerge.circuits.show import print_sweep
-    from pathmerge.circuits.sweep import sweep, write_sweep
+    from pathmerge.circuits.sweep import settings_count, sweep, write_sweep
+    from pathmerge.cli import progress_bar
 
-    table = sweep(subject.model, inputs, options, threads=threads)
+    total = settings_count() * sum(len(batch) for _, batch in inputs.batches())
+    with progress_bar("explaining", total, long=True) as advance:
+        table = sweep(subject.model, inputs, options, threads=threads, progress=advance)
     print_sweep(table, subject.title)
     print(f"wrote {write_sweep(table, out)}")
     return 0

@@ -243,7 +243,8 @@ def _reading(
             best += (chosen + offset)[maximal_vertex(frame, sets, pairs, way)].tolist()
         offset += len(part.operations)
     circuit = [part.operations[kept] for part, kept in zip(layers, found.kept, strict=True)]
-    vertices = np.array(frame.vertices)
+    vertices, positions = np.array(frame.vertices), np.array(frame.positions)
+    places = found.sets if frame.has_positions else []
     return Reading(
         explained=explained,
         links=tuple(np.flatnonzero(np.concatenate(found.links)).tolist()),
@@ -252,6 +253,9 @@ def _reading(
         maximal_vertex=tuple(sorted(best)) if options.mode == "exact" else None,
         ranked=tuple(sorted(ranked)),
         sets=tuple(tuple(tuple(vertices[row].tolist()) for row in sets[:, : len(vertices)]) for sets in found.sets),
+        position_sets=tuple(
+            tuple(tuple(positions[row].tolist()) for row in sets[:, len(vertices) :]) for sets in places
+        ),
         trust=trust(trace, circuit, options.alpha, seed) if options.trust else None,
     )
 

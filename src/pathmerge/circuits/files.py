@@ -140,6 +140,8 @@ class Reading:
     """Kept merges, forward or backward: those of which `maximal` can be said."""
     sets: tuple[tuple[tuple[int, ...], ...], ...]
     """The vertices in each row's set: before each layer and after the last, in the order of `Input.rows`."""
+    position_sets: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    """The positions in each row's set, likewise; none where the model has no position embeddings."""
     trust: Trust | None
 
 

@@ -42,11 +42,16 @@ class Inputs:
     seed: int = 0
 
     def batches(self, threads: int | None = None) -> list[tuple[str, Batch]]:
-        """A name for each distribution's circuits, and its problems."""
+        """A name for each difficulty's circuits, and its problems; a distribution of several shares its count out."""
         found: list[tuple[str, Batch]] = []
         for problem in self.problems:
-            (cell,) = hold_out([problem], self.count, seed=self.seed, split="test", threads=threads).cells
-            found.append((_name(problem), cell.batch))
+            cells = hold_out([problem], self.count, seed=self.seed, split="test", threads=threads).cells
+            left = self.count
+            for i, cell in enumerate(cells):
+                share = min(len(cell.batch), -(-left // (len(cells) - i)))
+                left -= share
+                if share:
+                    found.append((_name(cell.distribution), cell.batch.take(slice(0, share))))
         return found
 
 

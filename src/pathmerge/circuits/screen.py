@@ -19,8 +19,8 @@ import numpy as np
 from pathmerge.circuits.features import Responses
 from pathmerge.circuits.frame import Frame
 from pathmerge.circuits.perturb import MAXIMUM, ZERO, Effects, Important, decide, effects, important_last, limit
-from pathmerge.circuits.reconstruct import OTHER, classify
 from pathmerge.circuits.trace import Trace
+from pathmerge.kernels import links
 
 SKIP = 1e-6
 """A row changed by less is taken for unchanged."""
@@ -102,20 +102,15 @@ def candidates(trace: Trace, frame: Frame, answers: list[Responses], threshold: 
     operations allows, H x n x n x 2: if important under zero (features must fall), and if only under maximum (rise)."""
     sets = frame.initial
     found: list[np.ndarray] = []
-    allowed = trace.allowed.numpy()
-    for response in answers:
-        heads = response.target.shape[1]
-        possible = np.zeros((heads, frame.rows, frame.rows, 2), bool)
-        for way, sign in enumerate((-1, 1)):
-            in_target = np.moveaxis(sign * response.target > threshold, 0, -1) & sets[None, :, None]
-            in_source = np.moveaxis(sign * response.source > threshold, 0, -1) & sets[None, None, :]
-            count = in_target.shape[-1]
-            targets = np.broadcast_to(np.arange(frame.rows)[None, :, None], possible.shape[:3]).reshape(-1)
-            kind = classify(frame, targets, in_target.reshape(-1, count), in_source.reshape(-1, count))
-            possible[..., way] = (kind != OTHER).reshape(possible.shape[:3]) & allowed
+    for response, layer in zip(answers, trace.layers, strict=True):
+        possible = np.empty((*layer.pattern.shape, 2), bool)
+        links.linkable(
+            response.target, response.source, np.float32(threshold), sets, len(frame.vertices), frame.edge_features,
+            frame.query_features, layer.allowed.numpy(), possible,
+        )  # fmt: skip
         found.append(possible)
         following = sets.copy()
-        for _, target, source in np.argwhere(possible.any(-1)):
-            following[target] |= sets[source]
+        _, target, source = np.nonzero(possible.any(-1))
+        np.logical_or.at(following, target, sets[source])
         sets = following
     return found

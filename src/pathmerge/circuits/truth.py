@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pathmerge.circuits.files import Circuit
-from pathmerge.models.compiled import true_circuit
+from pathmerge.models.true_circuit import true_circuit
 
 
 @dataclass(frozen=True, kw_only=True)
