@@ -3,8 +3,8 @@
     .venv/bin/pathmerge explain RUN --count 100 --out circuits
     .venv/bin/python benchmarks/strictness.py circuits
 
-A feature *stands in the way* if an operation depends on it in a row whose (strict) set does not hold it. The peer of
-each number is the operation's own matching feature: how much weaker is what stands in the way?
+A feature *stands in the way* if an operation depends on it in a row whose (strict) set does not hold it. Its strength is
+its effect on the product q·k relative to the strongest of all features the operation depends on.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from pathmerge.circuits.files import Circuit, Operation, load_circuit
 
 
 def blocking(circuit: Circuit, operation: Operation) -> list[tuple[str, str, float]]:
-    """What stands in the way of an operation: kind, row, and its change of the product relative to the match's."""
+    """What stands in the way of an operation: kind, row, and its effect relative to the operation's strongest one."""
     rows = {row.position: i for i, row in enumerate(circuit.input.rows)}
     vertices, positions = circuit.strict.sets[operation.layer], circuit.strict.position_sets[operation.layer]
     found: list[tuple[str, str, float]] = []
-    features = [*operation.target_features, *operation.source_features]
-    own = [f for f in features if f.kind == "vertex" and f.value in operation.matched]
-    most = max((abs(f.change) for f in own), default=max(abs(f.change) for f in features))
+    most = max(abs(f.change) for f in (*operation.target_features, *operation.source_features))
     for side, at, part in (
         ("target", operation.target, operation.target_features),
         ("source", operation.source, operation.source_features),
@@ -67,7 +65,7 @@ def main() -> None:
         weak = f"{np.median(strength):.2f}" if strength else "–"
         print(f"| {layer + 1} | {kept} | {lost} | {counts} | {weak} |")
     print("vertices, positions, in target, in source: features in the way, per operation lost; strength: the median of")
-    print("their effect on the product, relative to that of the matching vertex")
+    print("their effect on the product, relative to the strongest dependency of the operation")
 
 
 if __name__ == "__main__":

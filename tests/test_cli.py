@@ -100,7 +100,7 @@ def test_a_wrong_file_ends_with_1(capsys: pytest.CaptureFixture[str]):
         ("sample balancd --input-size 64", "command='balancd': must be one of balanced, naive"),
         (
             "smaple",
-            "command='smaple': must be one of sample, train, evaluate, demo, verify, gallery (did you mean sample?)",
+            "command='smaple': must be one of sample, train, evaluate, explain",
         ),
         ("sample naive --input-size 64 --label best", "best"),
         ("sample naive --input-size 64 --colour red", "--colour"),

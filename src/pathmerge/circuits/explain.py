@@ -310,7 +310,7 @@ def _features(frame: Frame, present: np.ndarray, change: np.ndarray) -> list[tup
     found: list[list[Feature]] = [[] for _ in present]
     at, which = np.nonzero(present)
     for s, f, value in zip(at.tolist(), which.tolist(), _rounded(change[at, which]), strict=True):
-        found[s].append(Feature(kind=names[f][0], value=names[f][1], change=value))
+        found[s].append(Feature(*names[f], value))
     return [tuple(features) for features in found]
 
 

@@ -17,7 +17,7 @@ import types
 import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pathmerge.circuits.options import Mode as Mode
 from pathmerge.circuits.options import SetRule
@@ -72,9 +72,11 @@ class Method:
     """The token that stood in for perturbed vertices: an id that does not occur, or 0 where all do."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Feature:
-    """A feature of the input that an operation depends on, and how much perturbing it changes the product q·k."""
+class Feature(NamedTuple):
+    """A feature of the input that an operation depends on, and how much perturbing it changes the product q·k.
+
+    (A circuit can have ten thousand; a named tuple is made and copied in a third of the time of a dataclass.)
+    """
 
     kind: Literal["vertex", "position"]
     value: int
@@ -217,6 +219,8 @@ def circuit_from_dict(values: Any) -> Circuit:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Feature):
+        return value._asdict()
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
@@ -226,7 +230,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     """A value of this type from plain JSON."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     wrong = ValueError(f"{where}={str(value)[:40]!r}: must be {getattr(kind, '__name__', kind)}")
-    if dataclasses.is_dataclass(kind):
+    if dataclasses.is_dataclass(kind) or kind is Feature:
         if not isinstance(value, dict):
             raise wrong
         hints = _hints(kind)

@@ -28,7 +28,7 @@ def summarise(
         "correct": mean([circuit.correct for circuit in circuits]),
         "explained": strict["explained"],
         "lenient": lenient["explained"],
-        "connected": mean([circuit.connected for circuit in circuits if circuit.connected is not None]),
+        "connected": _all_known([circuit.connected for circuit in circuits]),
         **{name: value for name, value in lenient.items() if name != "explained"},
         "strict": strict,
         "without_absent_id": sum(circuit.method.substitute == 0 for circuit in circuits),
@@ -54,6 +54,11 @@ def mean(values: Sequence[float | bool | None]) -> float | None:
     """The mean of what there is; none if there is nothing."""
     known = [float(value) for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def _all_known(values: Sequence[bool | None]) -> float | None:
+    """The mean, if every value is known: those that are would not be typical."""
+    return None if None in values else mean(values)
 
 
 def upper_bound(missed: int, audited: int) -> float | None:

@@ -162,8 +162,9 @@ def attend(
                 if not touched:
                     touched = True
                     for other in range(heads):
-                        for w in range(width):
-                            out_mixed[found, other, w] = mixed[t, other, w]
+                        if heads > 1 or high - low > 1:
+                            for w in range(width):
+                                out_mixed[found, other, w] = mixed[t, other, w]
                 out = out_mixed[found, h]
                 if _ONE - old < _LITTLE:
                     for i in range(n):
@@ -173,6 +174,13 @@ def attend(
                     _mix(scratch, place, v, values, h, out)
                     continue
                 total = before * (_ONE - old) + new
+                if high - low == 1:
+                    # The most common case in one sweep: one row has changed.
+                    kept, more = before / total, new / total
+                    less = old * kept
+                    for w in range(width):
+                        out[w] = kept * mixed[t, h, w] + more * v[low, h, w] - less * values[rows[low], h, w]
+                    continue
                 for w in range(width):
                     out[w] *= before
                 for m in range(low, high):
