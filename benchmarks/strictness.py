@@ -3,8 +3,8 @@
     .venv/bin/pathmerge explain RUN --count 100 --out circuits
     .venv/bin/python benchmarks/strictness.py circuits
 
-A feature *stands in the way* if an operation depends on it in a row whose (strict) set does not hold it. Its strength is
-its effect on the product q·k relative to the strongest of all features the operation depends on.
+A feature *stands in the way* if an operation depends on it in a row whose (strict) set does not hold it. Its strength
+is its effect on the product q·k relative to the strongest of all features the operation depends on.
 """
 
 from __future__ import annotations
