@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,64 @@ def test_a_circuit_that_misses_or_adds_an_operation_loses_recall_or_precision() 
     assert (found.missing, found.precision) == (4, 1.0)
     moved = [replace(c, operations=tuple(replace(o, source=o.target) for o in c.operations)) for c in circuits]
     assert recovery(moved).found == 0
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run that keeps a checkpoint for each 640 examples."""
+    config = pm.RunConfig(
+        problem=pm.Balanced(input_size=17),
+        model=pm.OneHot(input_size=17, layers=3, initialisation="matching", matching=2.0),
+        training=pm.Training(examples=1920, batch_size=64, learning_rate=1e-3),
+        held_out=pm.Holding(test=50, validation=50),
+        seed=1,
+    )
+    out = tmp_path_factory.mktemp("runs")
+    return pm.train(config, out, quiet=True, keep_every=640).directory
+
+
+def test_a_history_shows_each_checkpoint_and_goes_on(
+    run_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("explain", run_directory, "--history", "--count", 3, "--lookahead", 1, "--out", tmp_path / "h")
+    code, said, _ = run(capsys, *arguments)
+    assert code == 0
+    lines = (tmp_path / "h" / "history.csv").read_text().splitlines()
+    assert [int(line.split(",")[0]) for line in lines[1:]] == [640, 1280, 1920]
+    assert (tmp_path / "h" / "history.png").stat().st_size > 10_000
+    assert "1,920" in said
+    last = dict(zip(lines[0].split(","), lines[-1].split(","), strict=True))
+    shares = [float(value) for name, value in last.items() if name.startswith("present") and value]
+    assert shares == [1.0] * len(shares), "the final circuits' operations are all there in the end"
+    kept = [float(value) for name, value in last.items() if name.startswith("kept")]
+    circuits = [pm.load_circuit(path) for path in (tmp_path / "h" / "after-000001920").glob("balanced-*.json")]
+    assert sum(kept) == pytest.approx(sum(len(c.lenient.kept) for c in circuits) / len(circuits))
+    before = files(tmp_path / "h" / "after-000000640")
+    assert run(capsys, *arguments)[0] == 0
+    assert files(tmp_path / "h" / "after-000000640") == before
+
+
+def test_a_checkpoint_can_be_explained_and_its_weights_are_its_own(
+    run_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _, last = sorted((run_directory / "checkpoints").glob("*.json"))
+    weights = {}
+    for name, given in (("first", first), ("last", last.with_suffix(".safetensors")), ("run", run_directory)):
+        arguments = ("--count", 2, "--lookahead", 1, "--pictures", 0, "--out", tmp_path / name)
+        assert run(capsys, "explain", given, *arguments)[0] == 0
+        weights[name] = json.loads((tmp_path / name / "explain.json").read_text())["weights"]
+    assert weights["last"] == weights["run"] != weights["first"]
+    (circuit,) = [pm.load_circuit(path) for path in (tmp_path / "first").glob("balanced-*-0000.json")]
+    assert circuit.model["examples"] == 640
+
+
+def test_a_run_without_enough_checkpoints_has_no_history(
+    run_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / run_directory.name
+    shutil.copytree(run_directory, copy)
+    for path in sorted((copy / "checkpoints").iterdir())[:2]:
+        path.unlink()
+    code, _, error = run(capsys, "explain", copy, "--history", "--lookahead", 1, "--out", tmp_path / "h")
+    assert code == 2
+    assert "a history needs 3; train with --keep-every" in error

@@ -10,6 +10,7 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -83,7 +84,20 @@ def explain_all(
         with torch.inference_mode():
             return _explain(subject, batch, index, tokens[index], options, about)
 
+    if threads > 1:
+        warm_up()
     yield from forked(one, range(len(batch)), threads)
+
+
+@cache
+def warm_up() -> None:
+    """Compile the kernels once, in this process: its copies would each do it, and it would count as theirs."""
+    from pathmerge.models.config import OneHot
+    from pathmerge.problems.star import Star
+
+    batch = Star(input_size=14).sample(1)
+    for mode in ("exact", "screened"):
+        list(explain_all(OneHot(input_size=14, layers=3).build(), batch, mode=mode, threads=1))
 
 
 def check_problem(batch: Batch) -> None:

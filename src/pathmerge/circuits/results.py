@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pathmerge.circuits.explain import Options, explain_all
+from pathmerge.circuits.explain import Options, explain_all, warm_up
 from pathmerge.circuits.files import Circuit, load_circuit
 from pathmerge.circuits.summary import summarise
 from pathmerge.files import written_whole
@@ -87,6 +87,7 @@ def explain_into(
                 if progress is not None:
                     progress(last - first)
                 continue
+            warm_up()
             began = time.perf_counter()
             part = batch.take(slice(first, last))
             for path, circuit in zip(

@@ -23,13 +23,15 @@ def print_summary(summary: Mapping[str, Any], title: str) -> None:
         console.print(f"{title}: no circuits; {summary['skipped']} inputs skipped (every vertex id occurs in them)")
         return
     columns = ("lookahead", "count", "correct", "explained", "lenient", "maximal", "kept")
-    console.print(_table(f"{title}: explained by path-merging", columns, summary["by_lookahead"]))
+    console.print(f"{title}: explained by path-merging")
+    console.print(_table(columns, summary["by_lookahead"]))
     rows = [{"reading": name, **values} for name, values in (("strict", summary["strict"]), ("lenient", summary))]
     for row in rows:
         for name in ("sufficiency", "completeness", "minimality"):
             row[name] = f"{_text(row[name])} ({_text(row[f'{name}_random'])})"
     columns = ("reading", "kept", "sufficiency", "completeness", "minimality")
-    console.print(_table("Can the circuits be trusted? (a random circuit of equal size)", columns, rows))
+    console.print("can the circuits be trusted? (in brackets: a random circuit of equal size)")
+    console.print(_table(columns, rows))
     skipped = f", {summary['skipped']} skipped" if summary["skipped"] else ""
     zero = summary["without_absent_id"]
     substitute = f"; in {zero} every vertex id occurs, token 0 stood in" if zero else ""
@@ -54,7 +56,9 @@ def print_plan(plan: Plan, title: str) -> None:
 
 def print_sweep(table: Sequence[Mapping[str, Any]], title: str) -> None:
     columns = ("alpha", "kappa1", "kappa2", "explained", "lenient", "kept", "sufficiency", "completeness", "minimality")
-    _console().print(_table(f"{title}: thresholds, over {table[0]['count']} inputs", columns, table))
+    console = _console()
+    console.print(f"{title}: thresholds, over {table[0]['count']} inputs")
+    console.print(_table(columns, table))
 
 
 def print_history(moments: Sequence[Moment]) -> None:
@@ -67,12 +71,13 @@ def print_history(moments: Sequence[Moment]) -> None:
         }
         for moment in moments
     ]
-    title = "right answers by lookahead; share of the final circuits' operations already there, by layer"
-    _console().print(_table(title, tuple(rows[0]), rows))
+    console = _console()
+    console.print("right answers by lookahead; share of the final circuits' operations already there, by layer")
+    console.print(_table(tuple(rows[0]), rows))
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
