@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from pathmerge.circuits.explain import Options, explain_all, warm_up
+from pathmerge.circuits.explain import explain_all, warm_up
 from pathmerge.circuits.files import Circuit, load_circuit
+from pathmerge.circuits.options import Options
 from pathmerge.circuits.summary import summarise
 from pathmerge.files import written_whole
 from pathmerge.heldout import hold_out
