@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 import pathmerge as pm
 from pathmerge.circuits import results
+from pathmerge.circuits.counts import student
 from pathmerge.circuits.explain import explain_all
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.options import Options
@@ -329,3 +333,17 @@ def test_a_run_without_enough_checkpoints_has_no_history(
     code, _, error = run(capsys, "explain", copy, "--history", "--lookahead", 1, "--out", tmp_path / "h")
     assert code == 2
     assert "a history needs 3; train with --keep-every" in error
+
+
+def test_students_quantile() -> None:
+    for freedom in (1, 2, 3, 4, 7, 15, 39, 400):
+        assert student(freedom) == pytest.approx(float(stats.t.ppf(0.975, freedom)), rel=0.01)
+
+
+def test_every_module_imports_without_what_only_tests_need() -> None:
+    """A plain installation has no scipy, hypothesis or beartype."""
+    names = [f"pathmerge.circuits.{path.stem}" for path in Path(results.__file__).parent.glob("*.py")]
+    blocked = "import sys\nfor name in ('scipy', 'hypothesis', 'beartype', 'pytest'): sys.modules[name] = None\n"
+    code = blocked + "\n".join(f"import {name}" for name in ["pathmerge.cli", "pathmerge.models.true_circuit", *names])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
