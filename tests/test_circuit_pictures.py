@@ -489,13 +489,13 @@ def test_a_line_is_thicker_the_more_important_its_operation_is():
     picture = look(draw_circuit(circuit))
     row_at = columns(picture, circuit)
     at = {row.position: place for place, row in enumerate(circuit.input.rows)}
-    fall = {(op.layer, at[op.source], at[op.target]): op.drop[0] for op in circuit.operations}
+    fall = {(op.layer, at[op.source], at[op.target]): op.drop[0] or 0.0 for op in circuit.operations}
     for level in range(len(picture.levels) - 1):
         here = [line for line in picture.lines if picture.levels[level] < line.start[1] < picture.levels[level + 1]]
         falls = [fall[level, row_at[round(line.start[0], 6)], row_at[round(line.end[0], 6)]] for line in here]
         assert np.argsort([line.width for line in here]).tolist() == np.argsort(falls).tolist()
     # Against the thresholds: a change of the product by √d/κ1 = 0.2 is as important as a fall of the logit by α = 0.4.
-    mixed = [(op, replace(op, drop=(0.0, 9.0), change=(op.drop[0] / 2, 9.0))) for op in circuit.operations]
+    mixed = [(op, replace(op, drop=(0.0, 9.0), change=((op.drop[0] or 0.0) / 2, 9.0))) for op in circuit.operations]
     bent = replace(
         circuit,
         operations=tuple(pair[place % 2] for place, pair in enumerate(mixed)),

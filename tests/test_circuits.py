@@ -84,8 +84,12 @@ def check_effects(ours: Circuit, oracle: OracleCircuit) -> None:
         if at not in oracle.operations:
             continue
         here, there = ours.operations[number], oracle.operations[at]
-        np.testing.assert_allclose(here.drop, (there.drop_zero, there.drop_maximum), atol=NEAR, rtol=NEAR)
-        np.testing.assert_allclose(here.change, (there.change_zero, there.change_maximum), atol=NEAR, rtol=NEAR)
+        np.testing.assert_allclose(
+            np.array(here.drop, float), (there.drop_zero, there.drop_maximum), atol=NEAR, rtol=NEAR
+        )
+        np.testing.assert_allclose(
+            np.array(here.change, float), (there.change_zero, there.change_maximum), atol=NEAR, rtol=NEAR
+        )
         if at not in unsure:
             assert here.by == ("zero",) * there.by_zero + ("maximum",) * there.by_maximum
 

@@ -165,8 +165,8 @@ def _operations(
                 source=frame.positions[op[2]],
                 weight=weight,
                 by=PERTURBATIONS[tuple(by)],
-                drop=tuple(drop),
-                change=tuple(change),
+                drop=_pair(drop),
+                change=_pair(change),
                 target_features=of_target,
                 source_features=of_source,
                 kind=KINDS[kind],
@@ -220,6 +220,12 @@ def _input(batch: Batch, index: int, frame: Frame, tokens: Tensor) -> Input:
         problem=batch.distribution.to_dict(),
         key={"seed": key.seed, "split": key.split, "stream": key.stream, "index": batch.first + index},
     )
+
+
+def _pair(values: list[float]) -> tuple[float | None, float | None]:
+    """Two numbers; none where one was not measured."""
+    zero, maximum = (None if value != value else value for value in values)
+    return zero, maximum
 
 
 def _rounded(values: np.ndarray) -> list[Any]:

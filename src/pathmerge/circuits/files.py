@@ -95,10 +95,10 @@ class Operation:
     """Its attention weight."""
     by: tuple[Literal["zero", "maximum"], ...]
     """The perturbations under which it is important."""
-    drop: tuple[float, float]
-    """The fall of the prediction's logit under each perturbation (zero, maximum)."""
-    change: tuple[float, float]
-    """The largest change of the product of an important last-layer operation."""
+    drop: tuple[float | None, float | None]
+    """The fall of the prediction's logit under each perturbation (zero, maximum); none: not measured (screened)."""
+    change: tuple[float | None, float | None]
+    """The largest change of the product of an important last-layer operation, likewise."""
     target_features: tuple[Feature, ...]
     source_features: tuple[Feature, ...]
     kind: Kind

@@ -6,8 +6,8 @@ that does not lead to the last row. So, from the last layer downwards, only oper
 and whose features would make them a link, are perturbed, each exactly. Nothing is estimated, so nothing can be missed,
 but for rows changed by less than SKIP, which later layers leave out; `audit` measures that.
 
-What is not known of a screened result: important operations that are neither merge nor copy, and the sets of rows that
-no chain reaches.
+What is not known of a screened result: important operations that are neither merge nor copy, the sets of rows that no
+chain reaches, and what the maximum does to an operation that is important under zero already.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from pathmerge.circuits.features import Responses
 from pathmerge.circuits.frame import Frame
-from pathmerge.circuits.perturb import MAXIMUM, ZERO, Effects, Important, decide, effects, important_last, limit
+from pathmerge.circuits.perturb import MAXIMUM, ZERO, Important, decide, effects, important_last, limit
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import links
 
@@ -77,17 +77,17 @@ def joined(one: Important, other: Important) -> Important:
 def _measure(
     trace: Trace, layer: int, chosen: np.ndarray, watched: np.ndarray, alpha: float, threshold: float
 ) -> tuple[Important, int]:
-    """Perturb candidates to zero, and to the maximum where that can still decide something."""
+    """Perturb candidates to zero, and to the maximum where that can still decide something; elsewhere it stays nan."""
     operations = np.argwhere(chosen.any(-1))
     to_zero = np.insert(operations, 3, ZERO, axis=1)
     first = effects(trace, layer, to_zero, watched, SKIP)
     by_zero = (first.drop[..., ZERO] > alpha) | (first.change[..., ZERO] > threshold)
-    open_still = np.where(by_zero, chosen[..., 0], chosen[..., 1])
+    open_still = chosen[..., 1] & ~by_zero
     to_maximum = np.insert(np.argwhere(open_still), 3, MAXIMUM, axis=1)
     second = effects(trace, layer, to_maximum, watched, SKIP)
-    both = Effects(drop=first.drop + second.drop, change=first.change + second.change)
-    important = decide(both, alpha, threshold)
-    return important, len(to_zero) + len(to_maximum)
+    for one, other in ((first.drop, second.drop), (first.change, second.change)):
+        one[..., MAXIMUM] = np.where(open_still, other[..., MAXIMUM], np.nan)
+    return decide(first, alpha, threshold), len(to_zero) + len(to_maximum)
 
 
 def _sources(important: Important, possible: np.ndarray, reached: np.ndarray) -> np.ndarray:

@@ -99,7 +99,7 @@ class View:
         for i in self.kept:
             op = self.operations[i]
             under = [("zero", "maximum").index(name) for name in op.by]
-            found[i] = max([0.0, *(max(op.drop[k] / alpha, op.change[k] / limit) for k in under)])
+            found[i] = max([0.0, *(max((op.drop[k] or 0) / alpha, (op.change[k] or 0) / limit) for k in under)])
             largest[op.layer] = max(largest[op.layer], found[i])
         return {i: sqrt(value / (largest[self.operations[i].layer] or 1.0)) for i, value in found.items()}
 
