@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import multiprocessing
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from scipy import stats
 
 import pathmerge as pm
+from pathmerge.circuits import explain as explaining
 from pathmerge.circuits import results
 from pathmerge.circuits.counts import student
 from pathmerge.circuits.explain import explain_all
@@ -26,6 +34,7 @@ from pathmerge.circuits.summary import summarise, upper_bound
 from pathmerge.circuits.sweep import settings_count, sweep
 from pathmerge.circuits.truth import recovery
 from pathmerge.cli import main
+from pathmerge.errors import NotFiniteError
 from pathmerge.models.transformer import Transformer
 
 OPTIONS = Options(alpha=0.05, kappa1=40.0, kappa2=20.0)
@@ -213,6 +222,10 @@ def test_the_commands_of_the_issue(tmp_path: Path, capsys: pytest.CaptureFixture
         (("compiled", "--noise", "-2"), "noise=-2.0: must be a number"),
         (("compiled", "--initial"), "initial"),
         (("compiled", "--history"), "history: needs a run"),
+        (("compiled", "--history", "--sweep"), "history: must be given without sweep"),
+        (("untrained", "--merges", "3"), "merges=3: only for `compiled`"),
+        (("compiled", "--input-size", "14"), "input_size=14: has too few problems to hold any out"),
+        (("compiled", "--input-size", "14", "--plan"), "input_size=14: has too few problems"),
         (("untrained", "--input-size", "5"), "input_size=5: must be a whole number"),
     ],
 )
@@ -333,6 +346,7 @@ def test_a_run_without_enough_checkpoints_has_no_history(
     code, _, error = run(capsys, "explain", copy, "--history", "--lookahead", 1, "--out", tmp_path / "h")
     assert code == 2
     assert "a history needs 3; train with --keep-every" in error
+    assert not (tmp_path / "h").exists()
 
 
 def test_students_quantile() -> None:
@@ -347,3 +361,110 @@ def test_every_module_imports_without_what_only_tests_need() -> None:
     code = blocked + "\n".join(f"import {name}" for name in ["pathmerge.cli", "pathmerge.models.true_circuit", *names])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_a_killed_worker_is_one_line_and_the_command_goes_on(
+    model: Transformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = Inputs(problems=(pm.Balanced(input_size=17, lookahead=1),), count=8, seed=3)
+    plain = explaining._explain  # pyright: ignore[reportPrivateUsage]
+
+    def dying(*arguments: Any) -> Any:
+        if arguments[2] == 5 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(*arguments)
+
+    monkeypatch.setattr(explaining, "_explain", dying)
+    with pytest.raises(OSError, match="a process was killed from outside"):
+        explain_into(tmp_path / "a", model, inputs, OPTIONS, threads=2)
+    explain_into(tmp_path / "a", model, inputs, OPTIONS, threads=2)
+    explain_into(tmp_path / "b", model, inputs, OPTIONS, threads=1)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_no_process_stays_behind(model: Transformer) -> None:
+    batch = pm.Balanced(input_size=17).sample(12, seed=3)
+    found = explain_all(model, batch, OPTIONS, threads=2)
+    assert isinstance(found, Generator)
+    next(found)
+    assert len(multiprocessing.active_children()) == 2
+    found.close()
+    assert multiprocessing.active_children() == []
+    assert gc.isenabled()
+
+
+def test_workers_end_with_the_process_that_made_them(tmp_path: Path) -> None:
+    """SIGKILL of the parent leaves nothing behind (on Linux)."""
+    code = (
+        "import pathmerge as pm, multiprocessing, pathlib, time\n"
+        "from pathmerge.circuits.explain import explain_all\n"
+        "batch = pm.Balanced(input_size=32).sample(400, seed=1)\n"
+        "results = explain_all(pm.compiled(32), batch, mode='exact')\n"
+        "next(results)\n"
+        f"path = pathlib.Path({str(tmp_path / 'pids')!r})\n"
+        "path.with_suffix('.new').write_text(' '.join(str(p.pid) for p in multiprocessing.active_children()))\n"
+        "path.with_suffix('.new').rename(path)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pids").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    workers = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(workers) == 2
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in workers):
+        assert time.monotonic() < deadline, "workers outlive their parent"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_sweep_or_history_does_not_write_into_a_foreign_folder(
+    run_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command, name in (("--sweep", "sweep.csv"), ("--history", "history.csv")):
+        folder = tmp_path / name[:-4]
+        folder.mkdir()
+        (folder / name).write_text("precious")
+        code, _, error = run(capsys, "explain", run_directory, command, "--count", 1, "--lookahead", 1, "--out", folder)
+        assert (code, error.count("\n")) == (2, 1)
+        assert (folder / name).read_text() == "precious"
+        assert len(list(folder.iterdir())) == 1
+
+
+def test_another_inputs_circuit_is_refused_and_leftovers_do_not_matter(
+    model: Transformer, inputs: Inputs, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / ".pathmerge-0123456789abcdef.json").touch()
+    explain_into(folder, model, inputs, OPTIONS, threads=1)
+    shutil.copy(folder / "balanced-L01-0001.json", folder / "balanced-L01-0000.json")
+    with pytest.raises(ValueError, match="is the circuit of another input"):
+        explain_into(folder, model, inputs, OPTIONS, threads=1)
+    shutil.rmtree(folder)
+    explain_into(folder, model, inputs, OPTIONS, threads=1)
+    for name, text in (("summary.json", "["), ("explain.json", "[]")):
+        before = (folder / name).read_text()
+        (folder / name).write_text(text)
+        with pytest.raises(ValueError, match=rf"{name}' is damaged"):
+            explain_into(folder, model, inputs, OPTIONS, threads=1)
+        (folder / name).write_text(before)
+
+
+def test_a_model_of_not_numbers_is_refused(inputs: Inputs) -> None:
+    broken = pm.OneHot(input_size=17, layers=2).build(1)
+    with torch.no_grad():
+        broken.ln_final.weight.fill_(float("nan"))
+    with pytest.raises(NotFiniteError, match="its logits are infinite or not numbers"):
+        list(explain_all(broken, inputs.batches()[0][1]))

@@ -75,22 +75,34 @@ def explain(
     check_range("count", count, 1, 10**6)
     check_range("pictures", pictures, 0, 10**4)
     check_range("threads", threads, 1, 1024)
+    if sum((history, sweep, probes)) > 1 or (history and initial):
+        given = [name for name, flag in (("history", history), ("sweep", sweep), ("probes", probes)) if flag]
+        raise ValueError(f"{given[0]}: must be given without {', '.join(given[1:]) or 'initial'}; each is a command")
     subject = _load(model, initial, input_size, merges, noise)
+    if history and subject.run is None:
+        raise ValueError("history: needs a run with several checkpoints; train with --keep-every EXAMPLES")
     problems = _problems(subject, problem, lookahead)
-    from pathmerge.circuits.results import Inputs
+    from pathmerge.circuits.results import NO_INPUTS, Inputs, open_folder
     from pathmerge.cli import announce_compilation, progress_bar
 
     announce_compilation(subject.problem)
     inputs = Inputs(problems=problems, count=count, seed=subject.seed)
+    total = sum(len(batch) for _, batch in inputs.batches())
+    if not total:
+        raise ValueError(f"input_size={subject.problem.input_size}: {NO_INPUTS}")
     if plan:
         return _print_plan(subject, inputs, options, threads)
     if history:
-        return _history(subject, inputs, options, out, threads)
+        from pathmerge.circuits.history import checkpoints_of
+
+        total *= len(checkpoints_of(subject.run or Path()))
+    open_folder(out, subject.model, inputs, options)
+    if history:
+        return _history(subject, inputs, options, out, threads, total)
     if sweep:
         return _sweep(subject, inputs, options, out, threads)
     from pathmerge.circuits.results import explain_into
 
-    total = sum(len(batch) for _, batch in inputs.batches())
     with progress_bar("explaining", total, long=total > 1) as advance:
         circuits, summary = explain_into(
             out, subject.model, inputs, options, source=subject.source, threads=threads, progress=advance
@@ -133,6 +145,9 @@ def _load(given: str, initial: bool, input_size: int | None, merges: int | None,
             model = compiled(size, merges, noise=noise)
             about = {"source": "compiled", "merges": model.layers - 2, "noise": noise}
             return Explained(title=f"compiled, N={size}", model=model, problem=balanced, seed=0, source=about)
+        for name, value in (("merges", merges), ("noise", noise or None)):
+            if value is not None:
+                raise ValueError(f"{name}={value}: only for `compiled`")
         from pathmerge.models.config import OneHot
 
         model = OneHot(input_size=size, layers=layers_for(size)).build(0)
@@ -145,22 +160,37 @@ def _load(given: str, initial: bool, input_size: int | None, merges: int | None,
     from pathmerge.cli_runs import load_subject
 
     path, checkpoint = _checkpoint(Path(given))
+    if checkpoint is not None or initial:
+        return _load_moment(path, checkpoint)
     subject = load_subject(str(path), "search")
-    model, title = subject.model, subject.title
-    about: dict[str, Any] = {"source": str(path)}
-    if checkpoint is not None:
-        from pathmerge.training.run import load_at
-
-        model, examples = load_at(path, checkpoint)
-        title = f"{subject.problem.describe()}, {model.config.name}, after {examples:,} examples"
-        about["examples"] = examples
-    if initial:
-        if subject.run is None:
-            raise ValueError(f"initial: {given!r} is not a run, so its initial weights are not known")
-        model = subject.run.config.model.build(subject.run.config.seed)
-        title, about = f"{title}: its initial weights", {**about, "examples": 0}
     run = None if subject.run is None else subject.run.directory
-    return Explained(title=title, model=model, problem=subject.problem, seed=subject.seed, source=about, run=run)
+    about = {"source": str(path)}
+    return Explained(
+        title=subject.title, model=subject.model, problem=subject.problem, seed=subject.seed, source=about, run=run
+    )
+
+
+def _load_moment(path: Path, checkpoint: Path | None) -> Explained:
+    """A run at one of its checkpoints, or before the first; no other checkpoint needs to be whole."""
+    from pathmerge.training.config import load_config
+    from pathmerge.training.run import CONFIG, load_at
+
+    if not (path / CONFIG).is_file():
+        raise ValueError(f"run={str(path)!r}: not a run: it has no {CONFIG}")
+    config = load_config(path / CONFIG)
+    if checkpoint is None:
+        model, examples, words = config.model.build(config.seed), 0, "its initial weights"
+    else:
+        model, examples = load_at(path, checkpoint)
+        words = f"after {examples:,} examples"
+    return Explained(
+        title=f"{config.problem.describe()}, {config.model.name}, {words}",
+        model=model,
+        problem=config.problem,
+        seed=config.held_out.seed,
+        source={"source": str(path), "examples": examples},
+        run=path,
+    )
 
 
 def _checkpoint(path: Path) -> tuple[Path, Path | None]:
@@ -211,18 +241,12 @@ def _print_plan(subject: Explained, inputs: Any, options: Options, threads: int)
     return 0
 
 
-def _history(subject: Explained, inputs: Any, options: Options, out: Path, threads: int) -> int:
+def _history(subject: Explained, inputs: Any, options: Options, out: Path, threads: int, total: int) -> int:
     from pathmerge.circuits.history import trace_training, write_history
     from pathmerge.circuits.show import print_history
     from pathmerge.cli import progress_bar
 
-    if subject.run is None:
-        raise ValueError("history: needs a run with several checkpoints; train with --keep-every EXAMPLES")
-    from pathmerge.training.checkpoint import list_checkpoints
-    from pathmerge.training.run import CHECKPOINTS
-
-    moments = len(list_checkpoints(subject.run / CHECKPOINTS))
-    total = moments * sum(len(batch) for _, batch in inputs.batches())
+    assert subject.run is not None
     with progress_bar("explaining", total, long=True) as advance:
         found = trace_training(subject.run, inputs, options, out, threads=threads, progress=advance)
     for path in write_history(found, out, title=subject.title):

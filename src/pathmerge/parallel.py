@@ -7,11 +7,14 @@ not depend on how many threads there are.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import multiprocessing
+import signal
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 import torch
@@ -70,16 +73,36 @@ def forked(function: Callable[[Item], Result], items: Sequence[Item], processes:
 def _forked(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result]:
     _tasks.append(function)
     context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ProcessPoolExecutor(processes, context, initializer=_settle)
+    ended = False
     try:
         with warnings.catch_warnings():
             # Python 3.12 warns of forks beside threads. The copies use none of this process's threads.
             warnings.simplefilter("ignore", DeprecationWarning)
             results = pool.map(_call, [len(_tasks) - 1] * len(items), items)
         yield from results
+        ended = True
+    except BrokenProcessPool:
+        raise OSError(
+            "a process was killed from outside (out of memory?); the same command goes on from here"
+        ) from None
     finally:
+        if not ended:  # nobody waits for what they are computing
+            for process in list((pool._processes or {}).values()):  # pyright: ignore[reportPrivateUsage]
+                process.kill()
         pool.shutdown(wait=True, cancel_futures=True)
         _tasks[_tasks.index(function)] = _done
+
+
+def _settle() -> None:
+    """A copy computes with one core, leaves Ctrl-C to the process it was copied from, and ends with it."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # Linux: PR_SET_PDEATHSIG
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -26,6 +27,7 @@ from pathmerge.circuits.reconstruct import Found, reconstruct
 from pathmerge.circuits.screen import audit, joined, measure_candidates
 from pathmerge.circuits.subject import Explainable, as_explainable
 from pathmerge.circuits.trace import Trace, record
+from pathmerge.errors import check_range
 from pathmerge.models.transformer import Transformer
 from pathmerge.parallel import forked
 from pathmerge.problems.batch import Batch
@@ -34,6 +36,8 @@ from pathmerge.problems.distribution import SearchDistribution
 
 def explain(model: Any, example: Batch, options: Options | None = None, **settings: Any) -> Circuit:
     """The circuit of one input, `batch[i]`; settings are the fields of `Options`."""
+    if not isinstance(example, Batch):
+        raise ValueError(f"example={type(example).__name__}: must be one problem of a batch, batch[i]")
     if len(example) != 1:
         raise ValueError(f"example: {len(example)} problems given, must be one, batch[i]; explain_all takes many")
     found = next(iter(explain_all(model, example, options, threads=1, **settings)))
@@ -55,7 +59,10 @@ def explain_all(
 
     `source` is what the files say of the model: its name, its run.
     """
-    options = Options(**settings) if options is None else options
+    options = replace(options or Options(), **settings)
+    check_range("threads", threads, 1, 1024)
+    if not isinstance(batch, Batch):
+        raise ValueError(f"batch={type(batch).__name__}: must be a batch of problems, distribution.sample(...)")
     subject = as_explainable(model)
     check_problem(batch)
     tokens = subject.tokens(batch)

@@ -188,7 +188,9 @@ class Circuit:
         if path.suffix != ".json":
             raise ValueError(f"path={str(path)!r}: the name must end in .json")
         with written_whole(path, "path") as temporary:
-            temporary.write_text(json.dumps(self.to_dict(), separators=(",", ":")) + "\n", encoding="utf-8")
+            temporary.write_text(
+                json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8"
+            )
 
 
 def load_circuit(path: Path | str) -> Circuit:
@@ -198,11 +200,11 @@ def load_circuit(path: Path | str) -> Circuit:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"path={str(path)!r}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"path={str(path)!r}: not JSON, or cut off; it must be a whole circuit file") from None
     try:
         return circuit_from_dict(values)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"path={str(path)!r}: {error}") from None
 
 
@@ -210,10 +212,15 @@ def circuit_from_dict(values: Any) -> Circuit:
     """The inverse of `Circuit.to_dict`; another format or version, missing, unknown or ill-typed fields are errors."""
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise ValueError(f"not a {FORMAT}")
-    if values.get("version") != VERSION:
+    if type(values.get("version")) is not int or values["version"] != VERSION:
         raise ValueError(f"version={values.get('version')!r}: this program reads version {VERSION}")
     rest = {key: value for key, value in values.items() if key not in ("format", "version")}
-    return _read(Circuit, rest, "circuit")
+    circuit: Circuit = _read(Circuit, rest, "circuit")
+    for name, reading in (("strict", circuit.strict), ("lenient", circuit.lenient)):
+        for number in (*reading.links, *reading.kept, *reading.ranked, *reading.maximal):
+            if not 0 <= number < len(circuit.operations):
+                raise ValueError(f"circuit.{name}: names operation {number}, there are {len(circuit.operations)}")
+    return circuit
 
 
 def _plain(value: Any) -> Any:

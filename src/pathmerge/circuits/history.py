@@ -56,12 +56,7 @@ def trace_training(
 ) -> list[Moment]:
     """Explain the same inputs at every checkpoint of a run, oldest first."""
     found: list[tuple[int, list[Circuit]]] = []
-    checkpoints = list_checkpoints(run / CHECKPOINTS)
-    if len(checkpoints) < 3:
-        raise ValueError(
-            f"run={str(run)!r}: has {len(checkpoints)} checkpoints, a history needs 3; train with --keep-every EXAMPLES"
-        )
-    for checkpoint in checkpoints:
+    for checkpoint in checkpoints_of(run):
         model, examples = load_at(run, checkpoint)
         source = {"source": str(run), "examples": examples}
         circuits, _ = explain_into(
@@ -70,6 +65,16 @@ def trace_training(
         found.append((examples, circuits))
     last = found[-1][1]
     return [_moment(examples, circuits, last) for examples, circuits in found]
+
+
+def checkpoints_of(run: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first; raises unless there are enough for a history."""
+    found = list_checkpoints(run / CHECKPOINTS)
+    if len(found) < 3:
+        raise ValueError(
+            f"run={str(run)!r}: has {len(found)} checkpoints, a history needs 3; train with --keep-every EXAMPLES"
+        )
+    return found
 
 
 def _moment(examples: int, circuits: Sequence[Circuit], last: Sequence[Circuit]) -> Moment:

@@ -37,7 +37,7 @@ def radii(frame: Frame, sets: np.ndarray, way: Direction) -> np.ndarray:
 
 def largest(frame: Frame, layer: int, way: Direction) -> np.ndarray:
     """For each row, the radius that path-merging can have reached before a layer: 0, 1, 2, 4, …, or what there is."""
-    most = (1 << (layer - 1)) if layer else 0
+    most = (1 << min(layer - 1, 30)) if layer else 0
     return np.minimum(most, reach(frame, way)[frame.vertex_of_row].max(1))
 
 

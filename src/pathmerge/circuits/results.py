@@ -32,6 +32,7 @@ from pathmerge.problems.distribution import Distribution
 
 ABOUT, SUMMARY, SKIPPED = "explain.json", "summary.json", "skipped.json"
 FORMAT, VERSION = "pathmerge circuits", 1
+NO_INPUTS = "has too few problems to hold any out; choose a larger size"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +78,17 @@ def explain_into(
 ) -> tuple[list[Circuit], dict[str, Any]]:
     """Explain what is not there yet; returns all circuits and the summary, which is also written."""
     open_folder(folder, model, inputs, options)
-    skipped: set[str] = set(json.loads((folder / SKIPPED).read_text())) if (folder / SKIPPED).exists() else set()
+    known = _read(folder / SKIPPED, list) if (folder / SKIPPED).exists() else []
+    skipped: set[str] = {str(name) for name in known}
     circuits: list[Circuit] = []
+    asked: set[str] = set()
     computed, seconds = 0, 0.0
     for name, batch in inputs.batches():
         paths = [folder / f"{name}-{i:04d}.json" for i in range(len(batch))]
+        asked |= {path.name for path in paths}
         for first, last, there in _stretches([path.exists() or path.name in skipped for path in paths]):
             if there:
-                circuits += [load_circuit(path) for path in paths[first:last] if path.exists()]
+                circuits += [_load(paths[i], batch, i) for i in range(first, last) if paths[i].exists()]
                 if progress is not None:
                     progress(last - first)
                 continue
@@ -107,10 +111,31 @@ def explain_into(
     if computed:
         pace: float | None = seconds / computed
     else:
-        pace = json.loads((folder / SUMMARY).read_text())["seconds_per_input"] if (folder / SUMMARY).exists() else None
-    summary = summarise(circuits, skipped=len(skipped), seconds_per_input=pace)
+        pace = _read(folder / SUMMARY, dict).get("seconds_per_input") if (folder / SUMMARY).exists() else None
+    summary = summarise(circuits, skipped=len(skipped & asked), seconds_per_input=pace)
     _write(folder / SUMMARY, summary)
     return circuits, summary
+
+
+def _load(path: Path, batch: Batch, index: int) -> Circuit:
+    """The circuit of one input of a batch; another input's is refused."""
+    circuit = load_circuit(path)
+    if circuit.input.tokens != tuple(batch.tokens[index].tolist()):
+        raise ValueError(f"path={str(path)!r}: is the circuit of another input; remove it, or choose another folder")
+    return circuit
+
+
+def _read(path: Path, kind: type[Any]) -> Any:
+    """What a file of this folder holds; one line if it is damaged."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"out: {str(path)!r}: {error.strerror}") from None
+    except ValueError:
+        values = None
+    if not isinstance(values, kind):
+        raise ValueError(f"out: {str(path)!r} is damaged; remove it, or choose another folder")
+    return values
 
 
 def _stretches(flags: Sequence[bool]) -> list[tuple[int, int, bool]]:
@@ -131,10 +156,7 @@ def open_folder(folder: Path, model: Any, inputs: Inputs, options: Options) -> N
     }
     path = folder / ABOUT
     if path.exists():
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise ValueError(f"out={str(folder)!r}: its {ABOUT} is damaged; choose another folder") from None
+        found = _read(path, dict)
         for name, value in about.items():
             there = found.get(name)
             if there != value:
@@ -142,7 +164,7 @@ def open_folder(folder: Path, model: Any, inputs: Inputs, options: Options) -> N
                 raise ValueError(f"out={str(folder)!r}: holds circuits made with {shown}; choose another folder")
         return
     try:
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.is_dir() and any(not path.name.startswith(".pathmerge-") for path in folder.iterdir()):
             raise ValueError(f"out={str(folder)!r}: is not empty and has no {ABOUT}; choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pathmerge.circuits.subject import Explainable
+from pathmerge.errors import NotFiniteError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +97,8 @@ def record(model: Explainable, tokens: Tensor) -> Trace:
     each = allowed.expand(model.heads, *allowed.shape).contiguous()
     layers, last = _pass(model, x, rows, [each] * model.layers)
     logits = model.logits(last[-1:])[0]
+    if not bool(torch.isfinite(logits).all()):
+        raise NotFiniteError("model: its logits are infinite or not numbers; there is nothing to explain")
     return Trace(model=model, tokens=tokens, rows=rows, allowed=allowed, layers=layers, last=last, logits=logits)
 
 
