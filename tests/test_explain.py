@@ -120,7 +120,7 @@ def test_skipped_inputs_are_counted_once(model: Transformer, tmp_path: Path) -> 
     circuits, summary = explain_into(tmp_path / "a", model, inputs, options, threads=2)
     assert summary["skipped"] > 0
     assert summary["count"] == len(circuits)
-    total = sum(len(batch) for _, batch in inputs.batches())
+    total = sum(len(batch) for _, batch in inputs.batches)
     assert summary["count"] + summary["skipped"] == total
     again, second = explain_into(tmp_path / "a", model, inputs, options, threads=2)
     assert (again, second["skipped"]) == (circuits, summary["skipped"])
@@ -128,8 +128,9 @@ def test_skipped_inputs_are_counted_once(model: Transformer, tmp_path: Path) -> 
 
 def test_a_distribution_of_several_difficulties_shares_its_count_out() -> None:
     inputs = Inputs(problems=(pm.Star(input_size=32, lookahead=2),), count=10)
-    batches = inputs.batches()
-    assert [name for name, _ in batches] == ["star-K02-L02", "star-K03-L02", "star-K04-L02"]
+    batches = inputs.batches
+    names = [results.file_name(problem, 7) for problem, _ in batches]
+    assert names == ["star-K02-L02-0007", "star-K03-L02-0007", "star-K04-L02-0007"]
     assert [len(batch) for _, batch in batches] == [4, 3, 3]
     assert all(set(batch.lookahead) == {2} for _, batch in batches)
 
@@ -166,7 +167,7 @@ def test_a_plan_counts_the_passes_that_are_then_made(model: Transformer, inputs:
     for mode in ("exact", "screened"):
         options = Options(mode=mode, alpha=0.05, kappa1=40.0, kappa2=20.0, trust=False)
         found = plan(model, inputs, options, 1)
-        batch = inputs.batches()[0][1]
+        batch = inputs.batches[0][1]
         circuits = [c for c in explain_all(model, batch, options) if c is not None]
         assert found.passes in [c.passes for c in circuits]
         assert found.inputs == 6
@@ -467,4 +468,4 @@ def test_a_model_of_not_numbers_is_refused(inputs: Inputs) -> None:
     with torch.no_grad():
         broken.ln_final.weight.fill_(float("nan"))
     with pytest.raises(NotFiniteError, match="its logits are infinite or not numbers"):
-        list(explain_all(broken, inputs.batches()[0][1]))
+        list(explain_all(broken, inputs.batches[0][1]))

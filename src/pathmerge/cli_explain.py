@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from pathmerge.circuits.options import Options
-from pathmerge.distributions import DISTRIBUTIONS
+from pathmerge.distributions import DISTRIBUTIONS, distribution_from_dict
 from pathmerge.errors import check_range
 from pathmerge.problems.distribution import Distribution
 from pathmerge.recipes import layers_for
 
 if TYPE_CHECKING:
     from pathmerge.circuits.files import Circuit
-
-MOST_MEMORY = 4e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,15 +85,15 @@ def explain(
 
     announce_compilation(subject.problem)
     inputs = Inputs(problems=problems, count=count, seed=subject.seed)
-    total = sum(len(batch) for _, batch in inputs.batches())
+    total = sum(len(batch) for _, batch in inputs.batches)
     if not total:
         raise ValueError(f"input_size={subject.problem.input_size}: {NO_INPUTS}")
     if plan:
         return _print_plan(subject, inputs, options, threads)
-    if history:
+    if history and subject.run is not None:
         from pathmerge.circuits.history import checkpoints_of
 
-        total *= len(checkpoints_of(subject.run or Path()))
+        total *= len(checkpoints_of(subject.run))
     open_folder(out, subject.model, inputs, options)
     if history:
         return _history(subject, inputs, options, out, threads, total)
@@ -107,7 +105,7 @@ def explain(
         circuits, summary = explain_into(
             out, subject.model, inputs, options, source=subject.source, threads=threads, progress=advance
         )
-    written = [out / "summary.json", *_draw(circuits, out, pictures, subject.title)]
+    written = _draw(circuits, out, pictures, subject.title)
     from pathmerge.circuits.show import print_summary
 
     print_summary(summary, subject.title)
@@ -116,7 +114,7 @@ def explain(
     if probes:
         written += _probes(subject, out, threads)
     print(f"wrote {summary['count']} circuits and the summary to {out}")
-    for path in written[1:]:
+    for path in written:
         print(f"wrote {path}")
     return 0
 
@@ -173,15 +171,16 @@ def _load(given: str, initial: bool, input_size: int | None, merges: int | None,
 def _load_moment(path: Path, checkpoint: Path | None) -> Explained:
     """A run at one of its checkpoints, or before the first; no other checkpoint needs to be whole."""
     from pathmerge.training.config import load_config
-    from pathmerge.training.run import CONFIG, load_at
+    from pathmerge.training.run import CONFIG, load_run
 
-    if not (path / CONFIG).is_file():
-        raise ValueError(f"run={str(path)!r}: not a run: it has no {CONFIG}")
-    config = load_config(path / CONFIG)
     if checkpoint is None:
+        if not (path / CONFIG).is_file():
+            raise ValueError(f"initial: {str(path)!r} is not a run, so its initial weights are not known")
+        config = load_config(path / CONFIG)
         model, examples, words = config.model.build(config.seed), 0, "its initial weights"
     else:
-        model, examples = load_at(path, checkpoint)
+        run = load_run(path, checkpoint=checkpoint)
+        config, model, examples = run.config, run.model, run.examples
         words = f"after {examples:,} examples"
     return Explained(
         title=f"{config.problem.describe()}, {config.model.name}, {words}",
@@ -219,6 +218,7 @@ def _draw(circuits: list[Circuit], out: Path, pictures: int, title: str) -> list
     """The figures of the model, and pictures of single circuits spread evenly over all."""
     from pathmerge.circuits.figures import write_model_sheet
     from pathmerge.circuits.picture import write_picture
+    from pathmerge.circuits.results import file_name
 
     if not circuits:
         return []
@@ -226,8 +226,8 @@ def _draw(circuits: list[Circuit], out: Path, pictures: int, title: str) -> list
     write_model_sheet(circuits, written[0], title=title)
     step = max(1, len(circuits) // max(1, pictures))
     for circuit in circuits[::step][:pictures]:
-        key = circuit.input.key["index"]
-        path = out / f"circuit-{circuit.input.problem['name']}-L{circuit.input.lookahead:02d}-{key:04d}.png"
+        problem = distribution_from_dict(circuit.input.problem)
+        path = out / f"circuit-{file_name(problem, circuit.input.key['index'])}.png"
         write_picture(circuit, path)
         written.append(path)
     return written
@@ -260,7 +260,7 @@ def _sweep(subject: Explained, inputs: Any, options: Options, out: Path, threads
     from pathmerge.circuits.sweep import settings_count, sweep, write_sweep
     from pathmerge.cli import progress_bar
 
-    total = settings_count() * sum(len(batch) for _, batch in inputs.batches())
+    total = settings_count() * sum(len(batch) for _, batch in inputs.batches)
     with progress_bar("explaining", total, long=True) as advance:
         table = sweep(subject.model, inputs, options, threads=threads, progress=advance)
     print_sweep(table, subject.title)

@@ -1,7 +1,7 @@
-"""Threads that each compute a part with one core: faster for small models than many cores on one operation.
+"""Parts of the work side by side, each with one core: faster for small models than many cores on one operation.
 
-Torch releases the GIL inside its operations, so Python threads with one core each scale, and what one part gives does
-not depend on how many threads there are.
+`Workers` are threads, for work that is torch's: it releases the GIL inside its operations. `forked` uses copies of the
+process, for work that is as much Python's. What one part gives does not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
@@ -52,7 +53,8 @@ class Workers:
 
 
 FEWEST_FORKED = 4
-_tasks: list[Callable[[Any], Any]] = []
+_tasks: dict[int, Callable[[Any], Any]] = {}
+_numbers = count()
 
 
 def forked(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result]:
@@ -71,7 +73,8 @@ def forked(function: Callable[[Item], Result], items: Sequence[Item], processes:
 
 
 def _forked(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> Iterator[Result]:
-    _tasks.append(function)
+    number = next(_numbers)
+    _tasks[number] = function
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(processes, context, initializer=_settle)
     ended = False
@@ -79,7 +82,7 @@ def _forked(function: Callable[[Item], Result], items: Sequence[Item], processes
         with warnings.catch_warnings():
             # Python 3.12 warns of forks beside threads. The copies use none of this process's threads.
             warnings.simplefilter("ignore", DeprecationWarning)
-            results = pool.map(_call, [len(_tasks) - 1] * len(items), items)
+            results = pool.map(_call, [number] * len(items), items)
         yield from results
         ended = True
     except BrokenProcessPool:
@@ -91,7 +94,7 @@ def _forked(function: Callable[[Item], Result], items: Sequence[Item], processes
             for process in list((pool._processes or {}).values()):  # pyright: ignore[reportPrivateUsage]
                 process.kill()
         pool.shutdown(wait=True, cancel_futures=True)
-        _tasks[_tasks.index(function)] = _done
+        del _tasks[number]
 
 
 def _settle() -> None:
@@ -120,7 +123,3 @@ def _uncollected() -> Generator[None]:
 
 def _call(task: int, item: Any) -> Any:
     return _tasks[task](item)
-
-
-def _done(_: Any) -> Any:
-    raise AssertionError("the task has ended")

@@ -68,7 +68,7 @@ def describe_tokens(batch: Batch, row: int) -> str:
     return " ".join(marks.get(int(t), str(int(t))) for t in batch.tokens[row] if int(t) != layout.pad)
 
 
-def _console() -> Console:
+def make_console() -> Console:
     """Wide when written to a file or a pipe, so that no line is cut there."""
     console = Console(highlight=False, markup=False, emoji=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=160)
@@ -76,7 +76,7 @@ def _console() -> Console:
 
 def print_table(batch: Batch, count: int) -> None:
     """The first problems: difficulty, start, goal, answers, label and input."""
-    console = _console()
+    console = make_console()
     rows = min(count, len(batch))
     console.print(
         f"{len(batch):,} problems of {batch.distribution.describe()}, {batch.key.split} split, seed {batch.key.seed}, "
@@ -127,7 +127,7 @@ def histogram_table(found: Histogram) -> Table:
 
 def print_statistics(batch: Batch) -> None:
     """What was achieved: histograms, and how many attempts it took."""
-    console = _console()
+    console = make_console()
     console.print()
     console.print(Columns([histogram_table(found) for found in histograms(batch)], padding=(1, 4)))
     rates = acceptance(batch)
@@ -143,7 +143,7 @@ def print_statistics(batch: Batch) -> None:
 
 def print_verdict(file: ProblemFile, verdict: Verdict) -> None:
     """A line per check."""
-    console = _console()
+    console = make_console()
     console.print(f"{file.path}: {len(file):,} problems of {file.distribution.describe()}", soft_wrap=True)
     table = Table()
     table.add_column("check")

@@ -144,6 +144,9 @@ def _operations(
     for layer, (ops, response, found, kinds) in enumerate(zip(important, answers, layers, reading.kind, strict=True)):
         in_target, in_source = response.of(ops.operations)
         head, target, source = ops.operations.T
+        sets = reading.sets[layer]
+        held = zip(found.in_target & sets[target], found.in_source & sets[source], kinds.tolist(), strict=True)
+        matched = [_matched(frame, *features) for features in held]
         columns = zip(
             ops.operations.tolist(),
             _rounded(trace.layers[layer].pattern.numpy()[head, target, source]),
@@ -153,11 +156,12 @@ def _operations(
             _features(frame, found.in_target, in_target),
             _features(frame, found.in_source, in_source),
             kinds.tolist(),
+            matched,
             ways[target, source].tolist(),
             steps[target, source].tolist(),
             strict=True,
         )
-        for s, (op, weight, by, drop, change, of_target, of_source, kind, way, distance) in enumerate(columns):
+        for op, weight, by, drop, change, of_target, of_source, kind, vertices, way, distance in columns:
             yield Operation(
                 layer=layer,
                 head=op[0],
@@ -170,7 +174,7 @@ def _operations(
                 target_features=of_target,
                 source_features=of_source,
                 kind=KINDS[kind],
-                matched=_matched(frame, kind, found.in_target[s], found.in_source[s]),
+                matched=vertices,
                 direction=DIRECTIONS[way],
                 distance=None if distance < 0 else distance,
             )
@@ -186,7 +190,8 @@ def _features(frame: Frame, present: np.ndarray, change: np.ndarray) -> list[tup
     return [tuple(features) for features in found]
 
 
-def _matched(frame: Frame, kind: int, in_target: np.ndarray, in_source: np.ndarray) -> tuple[int, ...]:
+def _matched(frame: Frame, in_target: np.ndarray, in_source: np.ndarray, kind: int) -> tuple[int, ...]:
+    """The vertices that make an operation of this kind, from its features that its rows' sets hold."""
     if kind in (OTHER, COPY):
         return ()
     if kind == TOKEN:

@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathmerge.circuits.perturb import all_operations, measure
+from pathmerge.circuits.perturb import NOTHING, all_operations, measure
 from pathmerge.circuits.subject import Explainable, as_explainable
 from pathmerge.circuits.trace import Trace, record, record_masked
-from pathmerge.circuits.trust import NOTHING
 from pathmerge.problems.batch import Batch
 
 CLOSE = 1e-3

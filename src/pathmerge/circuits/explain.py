@@ -136,8 +136,8 @@ def _missed(
     index: int,
 ) -> int:
     """How many of some more operations would be part of the circuit (lenient, which contains the strict one)."""
-    more = audit(trace, frame, important, count, options.alpha, options.kappa1, (options.seed, index))
-    found = [joined(*pair) for pair in zip(important, [*more, important[-1]], strict=True)]
+    more = audit(trace, important, count, options.alpha, options.kappa1, (options.seed, index))
+    found = [*(joined(*pair) for pair in zip(important[:-1], more, strict=True)), important[-1]]
     layers = [why(trace, *pair, options.kappa2) for pair in zip(found, answers, strict=True)]
     kept = reconstruct(frame, layers, lenient=True, rule=options.sets).kept
     return sum(int(kept[layer][len(important[layer].operations) :].sum()) for layer in range(len(more)))

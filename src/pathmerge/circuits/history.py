@@ -25,7 +25,7 @@ from pathmerge.circuits.results import Inputs, explain_into
 from pathmerge.files import written_whole
 from pathmerge.pictures import save
 from pathmerge.training.checkpoint import list_checkpoints
-from pathmerge.training.run import CHECKPOINTS, load_at
+from pathmerge.training.run import CHECKPOINTS, load_run
 
 GREY = "#777777"
 
@@ -57,12 +57,18 @@ def trace_training(
     """Explain the same inputs at every checkpoint of a run, oldest first."""
     found: list[tuple[int, list[Circuit]]] = []
     for checkpoint in checkpoints_of(run):
-        model, examples = load_at(run, checkpoint)
-        source = {"source": str(run), "examples": examples}
+        then = load_run(run, checkpoint=checkpoint)
+        source = {"source": str(run), "examples": then.examples}
         circuits, _ = explain_into(
-            out / f"after-{examples:09d}", model, inputs, options, source=source, threads=threads, progress=progress
+            out / f"after-{then.examples:09d}",
+            then.model,
+            inputs,
+            options,
+            source=source,
+            threads=threads,
+            progress=progress,
         )
-        found.append((examples, circuits))
+        found.append((then.examples, circuits))
     last = found[-1][1]
     return [_moment(examples, circuits, last) for examples, circuits in found]
 

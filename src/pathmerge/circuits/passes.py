@@ -20,8 +20,6 @@ from pathmerge.kernels.rows import gather
 
 ROUNDING = 2e-8
 """A weight that cannot be seen beside 1 in float32."""
-
-
 DENSE = 0.3
 """Where more than this share of the rows has changed, computing all of them at once is faster."""
 

@@ -21,6 +21,8 @@ from pathmerge.kernels import attention as kernels
 ZERO, MAXIMUM = 0, 1
 CHUNK = 2**21
 """Numbers in the largest array of a part of the work."""
+NOTHING = np.empty((0, 2), np.int64)
+"""No last-layer operations to watch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,7 @@ def important_last(trace: Trace, alpha: float) -> Important:
     """Step II."""
     layer = trace.model.layers - 1
     last = np.array([len(trace.rows) - 1])
-    found = effects(trace, layer, all_operations(trace, layer, last), np.empty((0, 2), np.int64))
+    found = effects(trace, layer, all_operations(trace, layer, last), NOTHING)
     return decide_last(trace, found, alpha)
 
 

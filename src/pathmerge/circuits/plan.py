@@ -50,7 +50,7 @@ class Plan:
 def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
     """Estimates from the first input: a whole screened explanation of it, or a few timed passes of each layer."""
     subject = as_explainable(model)
-    batches = [batch for _, batch in inputs.batches()]
+    batches = [batch for _, batch in inputs.batches]
     if not batches:
         raise ValueError(f"input_size={inputs.problems[0].input_size}: {NO_INPUTS}")
     for batch in batches:
@@ -60,7 +60,6 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
     trace = record(subject, tokens)
     frame = frame_of(longest, 0, tokens, trace.rows, subject.has_positions)
     n, heads = len(trace.rows), subject.heads
-    counts = [len(all_operations(trace, layer)) for layer in range(subject.layers - 1)]
     with Workers(1):
         if options.mode == "screened":
             list(explain_all(model, longest[0], options, threads=1))  # compiles
@@ -69,8 +68,10 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
             seconds = time.perf_counter() - began
             passes = circuit.passes if circuit is not None else 0
         else:
-            seconds = sum(_timed(trace, layer) for layer in range(subject.layers - 1))
-            passes = sum(counts)
+            watched = important_last(trace, options.alpha).operations[:, [0, 2]]
+            layers = [(layer, all_operations(trace, layer)) for layer in range(subject.layers - 1)]
+            seconds = sum(_timed(trace, layer, operations, watched) for layer, operations in layers)
+            passes = sum(len(operations) for _, operations in layers)
     features = len(frame.features)
     stored = 4 * heads * n * n * features * 2 * subject.layers
     frozen = 4 * features * n * (2 * heads * trace.layers[0].k.shape[-1] + 6 * trace.layers[0].x.shape[-1])
@@ -87,11 +88,9 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
     )
 
 
-def _timed(trace: Trace, layer: int) -> float:
+def _timed(trace: Trace, layer: int, operations: np.ndarray, watched: np.ndarray) -> float:
     """The seconds that all passes of a layer will take, from some of them."""
-    operations = all_operations(trace, layer)
     some = operations[np.linspace(0, len(operations) - 1, min(TIMED, len(operations))).astype(int)]
-    watched = important_last(trace, 0.4).operations[:, [0, 2]]
     measure(trace, layer, some[:16], watched)
     began = time.perf_counter()
     measure(trace, layer, some, watched)

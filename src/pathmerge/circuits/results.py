@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,27 +44,29 @@ class Inputs:
     count: int
     seed: int = 0
 
-    def batches(self, threads: int | None = None) -> list[tuple[str, Batch]]:
-        """A name for each difficulty's circuits, and its problems; a distribution of several shares its count out."""
-        found: list[tuple[str, Batch]] = []
+    @cached_property
+    def batches(self) -> list[tuple[Distribution, Batch]]:
+        """The problems of each difficulty; a distribution of several shares its count out."""
+        found: list[tuple[Distribution, Batch]] = []
         for problem in self.problems:
-            cells = hold_out([problem], self.count, seed=self.seed, split="test", threads=threads).cells
+            cells = hold_out([problem], self.count, seed=self.seed, split="test").cells
             left = self.count
             for i, cell in enumerate(cells):
                 share = min(len(cell.batch), -(-left // (len(cells) - i)))
                 left -= share
                 if share:
-                    found.append((_name(cell.distribution), cell.batch.take(slice(0, share))))
+                    found.append((cell.distribution, cell.batch.take(slice(0, share))))
         return found
 
 
-def _name(problem: Distribution) -> str:
+def file_name(problem: Distribution, index: int) -> str:
+    """What the files of one input are called: its difficulty and its number."""
     words = [problem.name]
     for field, letter in (("spokes", "K"), ("lookahead", "L")):
         value = getattr(problem, field, None)
         if value is not None:
             words.append(f"{letter}{value:02d}")
-    return "-".join(words)
+    return "-".join([*words, f"{index:04d}"])
 
 
 def explain_into(
@@ -83,8 +86,8 @@ def explain_into(
     circuits: list[Circuit] = []
     asked: set[str] = set()
     computed, seconds = 0, 0.0
-    for name, batch in inputs.batches():
-        paths = [folder / f"{name}-{i:04d}.json" for i in range(len(batch))]
+    for problem, batch in inputs.batches:
+        paths = [folder / f"{file_name(problem, i)}.json" for i in range(len(batch))]
         asked |= {path.name for path in paths}
         for first, last, there in _stretches([path.exists() or path.name in skipped for path in paths]):
             if there:

@@ -48,7 +48,7 @@ def measure_candidates(
 
 
 def audit(
-    trace: Trace, frame: Frame, found: list[Important], count: int, alpha: float, kappa1: float, seed: Sequence[int]
+    trace: Trace, found: list[Important], count: int, alpha: float, kappa1: float, seed: Sequence[int]
 ) -> list[Important]:
     """What measuring some more operations of the layers below the last finds: drawn at random among those not found
     important, each measured exactly. For each layer, the important ones among them."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
+
+from pathmerge.show import make_console
 
 if TYPE_CHECKING:
     from pathmerge.circuits.history import Moment
@@ -18,7 +19,7 @@ NOTHING = "–"
 
 def print_summary(summary: Mapping[str, Any], title: str) -> None:
     """Explained and trust, by lookahead and for both readings."""
-    console = _console()
+    console = make_console()
     if not summary["count"]:
         console.print(f"{title}: no circuits; {summary['skipped']} inputs skipped (every vertex id occurs in them)")
         return
@@ -47,7 +48,7 @@ def print_summary(summary: Mapping[str, Any], title: str) -> None:
 
 def print_plan(plan: Plan, title: str) -> None:
     """What explaining will cost."""
-    console = _console()
+    console = make_console()
     console.print(f"{title}: {plan.inputs} inputs of {plan.rows} rows, {plan.layers} layers, {plan.mode}")
     console.print(f"forward passes   {plan.passes:,} perturbed passes per input (brute force: {plan.brute_force:,})")
     console.print(f"memory           about {plan.memory / 1e9:.2f} GB besides Python and torch")
@@ -56,7 +57,7 @@ def print_plan(plan: Plan, title: str) -> None:
 
 def print_sweep(table: Sequence[Mapping[str, Any]], title: str) -> None:
     columns = ("alpha", "kappa1", "kappa2", "explained", "lenient", "kept", "sufficiency", "completeness", "minimality")
-    console = _console()
+    console = make_console()
     console.print(f"{title}: thresholds, over {table[0]['count']} inputs")
     console.print(_table(columns, table))
 
@@ -71,7 +72,7 @@ def print_history(moments: Sequence[Moment]) -> None:
         }
         for moment in moments
     ]
-    console = _console()
+    console = make_console()
     console.print("right answers by lookahead; share of the final circuits' operations already there, by layer")
     console.print(_table(tuple(rows[0]), rows))
 
@@ -97,8 +98,3 @@ def _seconds(value: float) -> str:
     if value < 1:
         return f"{value * 1000:.0f} ms"
     return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
-
-
-def _console() -> Console:
-    console = Console(highlight=False, markup=False, emoji=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=120)

@@ -19,7 +19,7 @@ feed-forward, V vocabulary.
 from __future__ import annotations
 
 import copy
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,11 +28,11 @@ from torch import Tensor, nn
 
 from pathmerge.kernels import rows as kernels
 from pathmerge.models.rotary import rotate, rotation
+from pathmerge.models.sites import Sites
 from pathmerge.models.transformer import EPSILON, Block, Transformer
 from pathmerge.problems.batch import Batch
 
 
-@runtime_checkable
 class Explainable(Protocol):
     """What `pathmerge.explain` asks of a model. `check_model` tries all of it."""
 
@@ -76,33 +76,31 @@ class Explainable(Protocol):
         ...
 
 
+REQUIRED = (
+    *("layers", "heads", "head_width", "has_positions"),
+    *("tokens", "allowed", "embed", "project", "update", "gate", "logits"),
+)
+
+
 def as_explainable(model: Any) -> Explainable:
     """The model itself if it has the seven methods, an adapter for one of ours; an error of one line for others."""
     if isinstance(model, Transformer):
-        return _adapter(model)
-    missing = [name for name in METHODS if not hasattr(model, name)]
+        return TransformerSubject(model)
+    missing = [name for name in REQUIRED if not hasattr(model, name)]
     if missing:
         raise ValueError(
             f"model={type(model).__name__}: has no attention weights to perturb: must be a model of pathmerge or have "
-            f"{', '.join(METHODS)} (missing: {', '.join(missing)})"
+            f"{', '.join(REQUIRED)} (missing: {', '.join(missing)})"
         )
     return model
-
-
-ATTRIBUTES = ("layers", "heads", "head_width", "has_positions")
-METHODS = (*ATTRIBUTES, "tokens", "allowed", "embed", "project", "update", "gate", "logits")
-
-
-def _adapter(model: Transformer) -> Explainable:
-    if model.answer_width > 1:
-        raise ValueError("model: reads and writes text; circuits are reconstructed for models that answer one vertex")
-    return TransformerSubject(model)
 
 
 class TransformerSubject:
     """Our transformers as `Explainable`."""
 
     def __init__(self, model: Transformer) -> None:
+        if model.answer_width > 1:
+            raise ValueError("model: reads and writes text; circuits explain models that answer one vertex")
         if model.ln_final.weight.device.type != "cpu" or model.ln_final.weight.dtype != torch.float32:
             model = copy.deepcopy(model).to("cpu", torch.float32)
         self.model = model
@@ -127,8 +125,6 @@ class TransformerSubject:
         return (bias == 0).expand(tokens.shape[0], tokens.shape[1], tokens.shape[1])
 
     def embed(self, tokens: Tensor, without: Tensor | None = None) -> Tensor:
-        from pathmerge.models.sites import Sites
-
         edits = {}
         if without is not None and self.has_positions:
             edits = {"hook_pos_embed": lambda places: places.masked_fill(without[:, :, None], 0.0)}

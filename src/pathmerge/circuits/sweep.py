@@ -29,7 +29,7 @@ def sweep(
     model: Any, inputs: Inputs, options: Options, *, threads: int = 2, progress: Callable[[int], None] | None = None
 ) -> list[dict[str, Any]]:
     """A row for each setting: the three thresholds and the summary's shares."""
-    batches = [batch for _, batch in inputs.batches()]
+    batches = [batch for _, batch in inputs.batches]
     table: list[dict[str, Any]] = []
     seen: set[tuple[float, ...]] = set()
     for name, values in VALUES.items():

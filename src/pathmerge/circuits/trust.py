@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from pathmerge.circuits.files import Trust
-from pathmerge.circuits.perturb import ZERO, measure
+from pathmerge.circuits.perturb import NOTHING, ZERO, measure
 from pathmerge.circuits.trace import Trace, record_masked
-
-NOTHING = np.empty((0, 2), np.int64)
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from pathmerge.evaluation.accuracy import CONVERGED, Row, Table, cells_of
 from pathmerge.files import check_output, written_whole
+from pathmerge.show import make_console
 
 COLUMNS = tuple(f.name for f in fields(Row))
 SUFFIXES = (".csv", ".parquet")
@@ -38,7 +39,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
 
 def print_report(table: Table, *, title: str = "", console: Console | None = None) -> None:
     """The model's accuracy with its interval, the baselines beside it, and grids where there are two parameters."""
-    console = console or _console()
+    console = console or make_console()
     sections: list[list[tuple[Row, str]]] = []
     grids: list[list[Row]] = []
     for name in dict.fromkeys(row.distribution for row in table.rows):
@@ -54,12 +55,6 @@ def print_report(table: Table, *, title: str = "", console: Console | None = Non
     console.print([*fitting, tables[-1]][0])
     for cells in grids:
         _print_grid(console, cells)
-
-
-def _console() -> Console:
-    """Wide when written to a file or a pipe, so that no line is cut there."""
-    console = Console(highlight=False, markup=False, emoji=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=160)
 
 
 def _lines(table: Table, sections: Sequence[Sequence[tuple[Row, str]]], title: str, tightness: int) -> Lines:

@@ -46,41 +46,28 @@ class Run:
         return read_metrics(self.directory / METRICS)
 
 
-def load_run(directory: Path | str, field: str = "run") -> Run:
-    """A run from its directory, with the weights of the newest whole checkpoint."""
+def load_run(directory: Path | str, field: str = "run", *, checkpoint: Path | None = None) -> Run:
+    """A run from its directory, with the weights of the newest whole checkpoint, or of one given by its JSON file."""
     from pathmerge.models.weights import fill
-    from pathmerge.training.checkpoint import load_latest
+    from pathmerge.training.checkpoint import load_checkpoint, load_latest
 
     directory = Path(directory)
     if not (directory / CONFIG).is_file():
         raise ValueError(f"{field}={str(directory)!r}: not a run: it has no {CONFIG}")
     config = load_config(directory / CONFIG)
-    checkpoint = load_latest(directory / CHECKPOINTS)
-    if checkpoint is None:
+    found = load_latest(directory / CHECKPOINTS) if checkpoint is None else load_checkpoint(checkpoint)
+    if found is None:
         raise ValueError(f"{field}={str(directory)!r}: has no checkpoint yet")
     model = config.model.build(config.seed)
-    weights = {name[6:]: value for name, value in checkpoint.tensors.items() if name.startswith("model/")}
+    weights = {name[6:]: value for name, value in found.tensors.items() if name.startswith("model/")}
     fill(model, weights, f"{field}={str(directory)!r}")
     return Run(
         directory=directory,
         config=config,
         model=model,
-        examples=checkpoint.examples,
-        finished=checkpoint.state["finished"],
+        examples=found.examples,
+        finished=found.state["finished"],
     )
-
-
-def load_at(directory: Path, checkpoint: Path) -> tuple[Transformer, int]:
-    """The model of a run at one of its checkpoints (the JSON file), and the examples it had seen."""
-    from pathmerge.models.weights import fill
-    from pathmerge.training.checkpoint import load_checkpoint
-
-    found = load_checkpoint(checkpoint)
-    config = load_config(directory / CONFIG)
-    model = config.model.build(config.seed)
-    weights = {name[6:]: value for name, value in found.tensors.items() if name.startswith("model/")}
-    fill(model, weights, f"checkpoint={str(checkpoint)!r}")
-    return model, found.examples
 
 
 def open_directory(out: Path, config: RunConfig) -> Path:
