@@ -240,6 +240,19 @@ def test_padding_does_not_matter(name: str):
     assert model.padding(inputs.tokens).any()
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if "text" not in name])
+def test_columns_of_padding_are_dropped_wherever_they_are(name: str):
+    """Both faces agree where padding stands between edges, and only one of them drops columns."""
+    model, _, inputs = ready(name, 4)
+    tokens = inputs.tokens.clone()
+    tokens[:, [0, 1, 3, 4]] = tokens[model.padding(tokens)][0]
+    tokens[:, 2] = tokens[:, -3]
+    assert model.padding(tokens)[:, :5].all(0).tolist() == [True, True, False, True, True]
+    run = model.run(tokens).logits
+    assert run is not None
+    assert (model(tokens) - run).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("name", ["one-hot causal", "rotary", "rotary 2 heads, 2 loops", "rotary text"])
 def test_a_causal_row_sees_nothing_later(name: str):
     model, _, inputs = ready(name, 4)
@@ -332,6 +345,15 @@ def test_the_order_of_edges_does_not_matter(name: str):
         ({"name": "onehot", "initialisation": "xavier"}, "initialisation='xavier': must be one of default, matching"),
         ({"name": "onehot", "matching": -1.0}, r"matching=-1\.0: must be a number in 0\.\.1000"),
         ({"name": "onehot", "matching": float("nan")}, "matching=nan"),
+        ({"name": "onehot", "joining": 1.0}, r"joining=1\.0: needs initialisation='matching'"),
+        (
+            {"name": "onehot", "joining": 1.0, "initialisation": "matching", "positions": "learned"},
+            r"joining=1\.0: needs .*positions='onehot'",
+        ),
+        (
+            {"name": "onehot", "joining": 1.0, "initialisation": "matching", "heads": 2},
+            "heads=2: .*at least 25 wide.*each vertex token and position, d=46 gives 23",
+        ),
         ({"name": "onehott"}, r"model.name='onehott': must be one of onehot, rotary, edges \(did you mean onehot\?\)"),
         ({}, "model.name=None: must be one of onehot, rotary, edges"),
         ({"name": "onehot", "hiden": 3}, r"onehot field='hiden': .*\(did you mean hidden\?\)"),

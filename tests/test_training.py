@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,7 @@ from pathmerge.training import loop
 from pathmerge.training.config import config_from_dict, to_toml
 from pathmerge.training.feed import Feed
 from pathmerge.training.flops import training_flops
+from pathmerge.training.gradients import add_gradients, leading, make_task, reach_losses
 
 
 def tiny(**changes: Any) -> pm.RunConfig:
@@ -32,14 +34,14 @@ def tiny(**changes: Any) -> pm.RunConfig:
     given: dict[str, Any] = {"examples": 640, "batch_size": 32, "threads": 1, "log_every": 160, "validate_every": 320}
     given |= {name: value for name, value in changes.items() if name in training}
     rest = {name: value for name, value in changes.items() if name not in training}
-    base = pm.RunConfig(
-        problem=pm.Balanced(input_size=20),
-        model=pm.OneHot(input_size=20, layers=2, hidden=4),
-        training=pm.Training(**given),
-        held_out=pm.Holding(test=50, validation=50),
-        seed=3,
-    )
-    return replace(base, **rest)
+    tables: dict[str, Any] = {
+        "problem": pm.Balanced(input_size=20),
+        "model": pm.OneHot(input_size=20, layers=2, hidden=4),
+        "training": pm.Training(**given),
+        "held_out": pm.Holding(test=50, validation=50),
+        "seed": 3,
+    }
+    return pm.RunConfig(**(tables | rest))
 
 
 def lines_of(run: pm.Run, kind: str) -> list[dict[str, Any]]:
@@ -113,6 +115,21 @@ def test_the_hash_is_of_everything_but_the_recipes_name():
         ({"input_size": 32, "curriculum": {"over": "sise"}}, r"curriculum.over='sise': .*did you mean size\?"),
         ({"input_size": 32, "curriculum": {"over": "size", "first": 10}}, "curriculum.first=10: must be .*3..9|1..9"),
         ({"input_size": 32, "problem": {"name": "dfs"}, "curriculum": {"over": "size"}}, "curriculum.over='size': nee"),
+        (
+            {"input_size": 32, "training": {"reach": 0.5}},
+            r"training.reach=0\.5: must be above 0 if model.reach is true",
+        ),
+        ({"input_size": 32, "model": {"reach": True}}, r"training.reach=0\.0: must be above 0 if model.reach is true"),
+        (
+            {"input_size": 32, "problem": {"name": "dfs"}, "model": {"reach": True}, "training": {"reach": 1}},
+            "model.reach=True: needs naive, balanced or star problems, not dfs",
+        ),
+        ({"input_size": 32, "curriculum": {"mastery": 1.5}}, r"curriculum.mastery=1\.5: must be a number"),
+        ({"input_size": 32, "curriculum": {"scatter": True}}, "curriculum.scatter=True: needs curriculum.over='size'"),
+        (
+            {"input_size": 32, "model": {"name": "edges"}, "curriculum": {"over": "size", "scatter": True}},
+            "curriculum.scatter=True: needs a model of symbolic tokens with positions",
+        ),
         ({"input_size": 32, "problem": {"name": "language"}, "model": {"name": "edges"}}, "cannot read language"),
         ({"input_size": 32, "problem": {"name": "language"}, "training": {"loss": "any"}}, "must be 'label'"),
         ({"input_size": 32, "training": {"optimizer": "signum", "beta2": 0.9}}, "training.beta2=0.9: must be left out"),
@@ -351,6 +368,97 @@ def test_with_a_curriculum_it_ends_when_the_rate_has_fallen(tmp_path: Path):
     run = pm.train(tiny(curriculum=rule, schedule="linear", decay=320, examples=10**6), tmp_path, quiet=True)
     assert (run.finished, run.examples) == ("decay", 128 + 320)
     assert [line["stage"] for line in lines_of(run, "stage")] == ["2/2 (vertices ≤ 5)", "mastered"]
+    never = replace(rule, mastery=1.0)
+    run = pm.train(tiny(curriculum=never, schedule="linear", decay=320), tmp_path, quiet=True)
+    assert (run.finished, run.examples) == ("examples", 640)
+    assert [line["stage"] for line in lines_of(run, "stage")] == ["2/2 (vertices ≤ 5)"]
+
+
+def test_validation_begins_with_the_last_stage(tmp_path: Path):
+    rule = pm.Curriculum(over="size", first=3, window=320, threshold=0.0)
+    run = pm.train(tiny(curriculum=rule, examples=960, validate_every=160), tmp_path, quiet=True)
+    assert [line["examples"] for line in lines_of(run, "stage")] == [320, 640, 960]
+    assert [line["examples"] for line in lines_of(run, "validation")] == [640, 800, 960]
+
+
+def test_scattered_edges_are_the_same_problems_in_other_places(tmp_path: Path):
+    problem, small = pm.Balanced(input_size=32), pm.Balanced(input_size=32, vertices=5)
+    model = pm.OneHot(input_size=32, layers=1).build()
+    pieces = [small.sample(40, seed=1), small.sample(20, seed=2)]
+    slots = np.random.default_rng(1).permutation(9)
+    plain, moved = (make_task(model, pieces, order).inputs.tokens.numpy() for order in (None, slots))
+    assert (plain[:, -5:] == moved[:, -5:]).all()
+    used: set[int] = set()
+    for before, after in zip(plain[:, :-5].reshape(60, 9, 3), moved[:, :-5].reshape(60, 9, 3), strict=True):
+        assert sorted(map(tuple, before.tolist())) == sorted(map(tuple, after.tolist()))
+        used |= set(np.flatnonzero((after != after.max()).any(1)).tolist())
+    assert used == set(np.flatnonzero(slots >= 4).tolist())  # all examples share five slots
+    rule = pm.Curriculum(over="size", first=5, step=4, window=64, threshold=0.0, scatter=True)
+    model_config = pm.OneHot(input_size=32, layers=1)
+    runs = [
+        pm.train(tiny(problem=problem, model=model_config, curriculum=each), tmp_path, quiet=True)
+        for each in (rule, replace(rule, scatter=False))
+    ]
+    losses = [[line["loss"] for line in lines_of(run, "train")] for run in runs]
+    assert losses[0] != losses[1]
+
+
+# The second loss.
+
+
+@pytest.mark.parametrize("problem", [pm.Balanced(input_size=32), pm.Naive(input_size=32), pm.Star(input_size=32)])
+def test_the_vertices_that_lead_to_the_goal_are_those_with_a_path(problem: Distribution):
+    batch = problem.sample(60, seed=1, threads=1)
+    found = leading(batch)
+    assert 0 < found.mean() < 1
+    for i, told in enumerate(found):
+        graph = nx.DiGraph([(u, v) for u, v in batch.edges[i].tolist() if u])
+        graph.add_node(int(batch.goal[i]))
+        assert set(np.flatnonzero(told).tolist()) == nx.ancestors(graph, int(batch.goal[i])) | {int(batch.goal[i])}
+
+
+@pytest.mark.parametrize("kind", [pm.OneHot, pm.Edges])
+def test_the_second_output_is_read_before_the_last_layer_and_changes_no_answer(kind: Any):
+    batch = pm.Balanced(input_size=20).sample(12, seed=1, threads=1)
+    model = kind(input_size=20, layers=3, reach=True).build(1)
+    tokens = model.inputs(batch).tokens
+    logits, told = model.forward_both(tokens)
+    plain, record = model.run(tokens, record=["blocks.2.hook_resid_pre"])
+    assert (logits - plain).abs().max() < 1e-5
+    rows = record["blocks.2.hook_resid_pre"]
+    rows = (rows - rows.mean(-1, keepdim=True)) / (rows.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    expected = model.reach(rows)[:, :, 0]
+    seen = ~model.padding(tokens)
+    assert (told[seen] - expected[seen]).abs().max() < 1e-5
+    vertices = model.vertices_of(tokens)
+    if kind is pm.Edges:  # an edge is about its target
+        assert sorted(vertices[0][vertices[0] > 0].tolist()) == sorted(v for v in batch.edges[0, :, 1].tolist() if v)
+    else:
+        assert (vertices > 0).sum(1).tolist() == [int(2 * (edges > 0).all(1).sum()) + 3 for edges in batch.edges]
+    loss = reach_losses(told, vertices, torch.from_numpy(leading(batch)))
+    about = vertices[3] > 0
+    truth = torch.from_numpy(leading(batch))[3][vertices[3][about]]
+    chance = torch.sigmoid(told[3][about])
+    assert abs(loss[3] + torch.where(truth, chance, 1 - chance).log().mean()) < 1e-5
+
+
+def test_the_second_loss_fades_with_the_rate_and_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = pm.OneHot(input_size=20, layers=2, hidden=4, reach=True)
+    given: list[float] = []
+
+    def watch(*arguments: Any, reach: float, **named: Any) -> Any:
+        given.append(reach)
+        return add_gradients(*arguments, reach=reach, **named)
+
+    monkeypatch.setattr(loop, "add_gradients", watch)
+    common = {"schedule": "linear", "decay": 320, "warmup": 64, "learning_rate": 1e-9}
+    with_it = pm.train(tiny(model=model, reach=0.5, **common), tmp_path, quiet=True)
+    assert given[:10] == [0.5] * 10
+    assert given[10:] == pytest.approx([0.5 * left / 10 for left in range(9, -1, -1)])
+    monkeypatch.undo()
+    without = pm.train(tiny(model=replace(model, reach=False), **common), tmp_path, quiet=True)
+    one, other = (lines_of(run, "train")[0]["loss"] for run in (with_it, without))
+    assert one == pytest.approx(other, rel=1e-3)  # at this rate nothing is learned
 
 
 def test_bad_input_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -20,6 +20,7 @@ from scipy.stats import kstest
 from torch import Tensor
 
 import pathmerge as pm
+from pathmerge.layout import Layout
 from pathmerge.models.config import Edges, ModelConfig, OneHot, Rotary
 from pathmerge.models.transformer import Transformer
 from pathmerge.models.weights import fill, import_weights, load_weights, save_weights
@@ -148,6 +149,23 @@ def test_matching_adds_on_its_entries_and_nowhere_else(config: ModelConfig):
                     expected[row, column] += config.matching
         assert torch.equal(matching[name], expected), name
         assert torch.equal(matching[name], value) == (not re.search(r"\.[qk]\.weight$", name)), name
+
+
+def test_joining_rows_look_at_the_other_end_of_their_edge():
+    """In the first layer of a model that starts with nothing else, and only there."""
+    config = OneHot(input_size=32, layers=2, initialisation="matching", matching=0.0, joining=20.0)
+    problems = pm.Balanced(input_size=32).sample(20, threads=1)
+    model = config.build()
+    tokens = model.inputs(problems).tokens
+    site = "blocks.{}.attn.hook_pattern".format
+    seen = model.run(tokens, record=[site(0), site(1)]).record
+    edge = Layout(32).edge
+    for at, row in zip(*torch.nonzero(tokens == edge, as_tuple=True), strict=True):
+        assert seen[site(0)][at, 0, row + 1].argmax() == row + 2
+        assert seen[site(0)][at, 0, row + 2].argmax() == row + 1
+    plain = replace(config, joining=0.0).build().state_dict()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, plain[name]) == (name not in ("blocks.0.q.weight", "blocks.0.k.weight")), name
 
 
 def test_matching_rows_look_at_rows_of_the_same_vertex():

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pathmerge.training.loop import train as train
     from pathmerge.training.run import Run as Run
     from pathmerge.training.run import load_run as load_run
+    from pathmerge.zoo.shelf import load as load
 
 _LATER = {
     "Batch": "pathmerge.problems.batch",
@@ -67,6 +68,7 @@ _LATER = {
     "explain_all": "pathmerge.circuits.explain",
     "hold_out": "pathmerge.heldout",
     "import_weights": "pathmerge.models.weights",
+    "load": "pathmerge.zoo.shelf",
     "load_circuit": "pathmerge.circuits.files",
     "load_run": "pathmerge.training.run",
     "load_weights": "pathmerge.models.weights",

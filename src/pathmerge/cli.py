@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from pathmerge.cli_explain import explain
+from pathmerge.cli_models import models, ship
 from pathmerge.cli_runs import demo, evaluate, train_command
 from pathmerge.distributions import DISTRIBUTIONS
 from pathmerge.errors import NotFiniteError, check_choice, check_range
@@ -185,7 +186,9 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "train": _train_help,
     "evaluate": evaluate,
     "explain": explain,
+    "models": models,
     "demo": demo,
+    "ship": ship,
     "verify": verify,
     "gallery": gallery,
 }

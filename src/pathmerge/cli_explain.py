@@ -53,8 +53,8 @@ def explain(
     """Reconstruct what a model computes on held-out inputs, and compare it with exponential path-merging.
 
     Args:
-        model: A run's directory, one of its checkpoints, a file of weights (.safetensors), or the word `compiled`
-            (hand-written path-merging) or `untrained`.
+        model: A run's directory, one of its checkpoints, a file of weights (.safetensors), a name that `pathmerge
+            models` lists, or the word `compiled` (hand-written path-merging) or `untrained`.
         lookahead: The lookaheads of the inputs; none: each that fits.
         count: Inputs of each lookahead.
         out: Where to write: one file for each input, summary.json, figures. The same command again goes on.

@@ -256,7 +256,8 @@ def evaluate(
     """Accuracy and loss of trained models at every difficulty of their task, beyond training too, beside the baselines.
 
     Args:
-        runs: A run's directory, or a file of weights (.safetensors); several are compared in one figure.
+        runs: A run's directory, a file of weights (.safetensors), or a name that `pathmerge models` lists; several are
+            compared in one figure.
         out: Write the table here, .csv or .parquet; none: evaluation.csv in the run's directory.
         figure: Draw the heat-map here, .png or .svg; none: evaluation.png in the (first) run's directory.
         count: Test problems of each difficulty; none: as many as the run held out.
@@ -265,7 +266,9 @@ def evaluate(
         heuristics: Whether to judge the baselines too.
     """
     if not runs:
-        raise ValueError("runs: missing; give a run's directory or a file of weights")
+        raise ValueError(
+            "runs: missing; give a run's directory, a file of weights or a name that `pathmerge models` lists"
+        )
     if out is not None and len(runs) > 1:
         raise ValueError(f"out={str(out)!r}: must be left out with several runs; each has a table in its directory")
     if count is not None:
@@ -381,8 +384,23 @@ class Subject:
 
 
 def load_subject(given: str, task: str) -> Subject:
-    """A run or a file of weights, with what it was trained on."""
+    """A run, a file of weights or a model of the shelf, with what it was trained on."""
+    from pathmerge.zoo.shelf import card, load, names
+
     path = Path(given)
+    if not path.exists() and given in names():
+        config = card(given).run_config
+        title = f"{given}, {config.problem.describe()}"
+        held = config.held_out
+        return Subject(
+            name=given,
+            title=title,
+            model=load(given),
+            problem=config.problem,
+            count=held.test,
+            seed=held.seed,
+            run=None,
+        )
     if path.suffix == ".safetensors":
         from pathmerge.models.weights import load_weights
 

@@ -1,7 +1,8 @@
 """Recipes: functions from an input size to a whole config. A variant is a few changed fields on top.
 
 Each names its track (SPEC section 9): T0 the paper's model, data and optimizer; T1 another optimizer, schedule or
-order; T1m the same with an initialisation that matches tokens; T2m one token per edge, with such an initialisation.
+order; T1m the same with an initialisation that matches tokens; T2m one token per edge, with such an initialisation; T3
+with extra labels from the same graph.
 """
 
 from __future__ import annotations
@@ -70,15 +71,24 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
 
 
 def matched(input_size: int, seed: int = 0) -> RunConfig:
-    """T1m: `tuned`, with attention that starts out matching equal vertices."""
+    """T1m: `tuned`, with attention that starts out matching equal vertices and joining the two ends of an edge."""
     base = tuned(input_size, seed)
-    return replace(base, model=replace(base.model, initialisation="matching"), recipe="matched")
+    model = OneHot(input_size=input_size, layers=base.model.layers, initialisation="matching", joining=1.0)
+    return replace(base, model=model, recipe="matched")
 
 
 def efficient(input_size: int, seed: int = 0) -> RunConfig:
     """T2m: one token per edge, two heads that start out following edges forwards and backwards."""
-    model = Edges(input_size=input_size, layers=layers_for(input_size), initialisation="matching")
+    # Source and target stand in one token, so no layer has to join them.
+    model = Edges(input_size=input_size, layers=layers_for(input_size) - 1, initialisation="matching")
     return replace(tuned(input_size, seed), model=model, recipe="efficient")
+
+
+def dense(input_size: int, seed: int = 0) -> RunConfig:
+    """T3: `efficient`, and while the rate is at its peak each edge also says whether it leads to the goal."""
+    base = efficient(input_size, seed)
+    model, training = replace(base.model, reach=True), replace(base.training, reach=0.5)
+    return replace(base, model=model, training=training, recipe="dense")
 
 
 RECIPES: dict[str, Callable[[int, int], RunConfig]] = {
@@ -86,7 +96,10 @@ RECIPES: dict[str, Callable[[int, int], RunConfig]] = {
     "tuned": tuned,
     "matched": matched,
     "efficient": efficient,
+    "dense": dense,
 }
+
+TRACKS = {"paper": "T0", "tuned": "T1", "matched": "T1m", "efficient": "T2m", "dense": "T3"}
 
 
 def recipe(name: str, input_size: int, seed: int = 0) -> RunConfig:

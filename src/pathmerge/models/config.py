@@ -38,6 +38,9 @@ class ModelConfig:
     """PyTorch's default, or `matching`: attention starts out matching equal vertices (a prior: tracks T1m, T2m)."""
     matching: float = 1.0
     """With `matching`: what is added to the diagonal between the parts of W_q and W_k that hold vertex ids."""
+    reach: bool = False
+    """A second output, for training only (track T3): from each row before the last layer, whether its vertex leads to
+    the goal."""
 
     name: ClassVar[str]
 
@@ -47,6 +50,7 @@ class ModelConfig:
         check_range("loops", self.loops, 1, 1000)
         check_choice("initialisation", self.initialisation, ("default", "matching"))
         check_number("matching", self.matching, 0, 1000)
+        check_flag("reach", self.reach)
         check_range("heads", self.heads, 1, self.width)
         if self.width % self.heads:
             allowed = [h for h in range(1, 33) if self.width % h == 0]
@@ -89,6 +93,9 @@ class OneHot(ModelConfig):
     """Whether a row sees only rows before it. Padding is never seen."""
     text: bool = False
     """Reads and writes sentences (the language encoding) instead of symbolic tokens."""
+    joining: float = 0.0
+    """With `matching` and one-hot positions: what is added in the first layer between the positions of the two ends of
+    an edge of a search problem, so that they read each other (a prior on top of matching tokens)."""
 
     def __post_init__(self) -> None:
         check_range("hidden", self.hidden, 0, 2**16)
@@ -96,16 +103,23 @@ class OneHot(ModelConfig):
         check_choice("positions", self.positions, ("onehot", "learned", "rotary", "none"))
         check_flag("causal", self.causal)
         check_flag("text", self.text)
+        check_number("joining", self.joining, 0, 1000)
         super().__post_init__()
+        if self.joining and (self.initialisation != "matching" or self.positions != "onehot" or self.text):
+            raise ValueError(
+                f"joining={self.joining}: needs initialisation='matching', positions='onehot' and symbolic tokens"
+            )
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(
                 f"heads={self.heads}: rotary positions need heads of even width, d={self.width} gives "
                 f"{self.width // self.heads}"
             )
-        if self.initialisation == "matching" and self.width // self.heads < self.matched:
+        needed = self.matched + (self.tokens if self.joining else 0)
+        if self.initialisation == "matching" and self.width // self.heads < needed:
             raise ValueError(
-                f"heads={self.heads}: initialisation='matching' needs heads at least {self.matched} wide, one "
-                f"dimension for each vertex token, d={self.width} gives {self.width // self.heads}"
+                f"heads={self.heads}: initialisation='matching' needs heads at least {needed} wide, one dimension for "
+                f"each vertex token{' and position' if self.joining else ''}, d={self.width} gives "
+                f"{self.width // self.heads}"
             )
 
     @property

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathmerge.encodings.edges import PAD, encode
+from pathmerge.encodings.edges import EDGE, PAD, encode
 from pathmerge.models.config import Edges
 from pathmerge.models.initialise import match, normal_table, uniform_linear
 from pathmerge.models.sites import Sites
-from pathmerge.models.transformer import Block, Inputs, Transformer, to_device
+from pathmerge.models.transformer import Block, Columns, Inputs, Transformer, to_device
 from pathmerge.problems.batch import Batch
 
 KINDS = 5
@@ -68,7 +68,16 @@ class EdgeTransformer(Transformer):
     def padding(self, tokens: Tensor) -> Tensor:
         return tokens[:, :, 2] == PAD
 
-    def embed(self, tokens: Tensor, weights: Mapping[str, Tensor], sites: Sites | None = None) -> Tensor:
+    def vertices_of(self, tokens: Tensor) -> Tensor:
+        return torch.where(tokens[:, :, 2] == EDGE, tokens[:, :, 1], 0)
+
+    def embed(
+        self,
+        tokens: Tensor,
+        weights: Mapping[str, Tensor],
+        sites: Sites | None = None,
+        columns: Columns | None = None,
+    ) -> Tensor:
         ends_BTE = weights["vertices"][tokens[:, :, :2]].flatten(2)
         free_BTE = ends_BTE.new_zeros(*tokens.shape[:2], self.config.end)
         x_BTD = torch.cat([ends_BTE, free_BTE], dim=2) + weights["kinds"][tokens[:, :, 2]]

@@ -87,13 +87,14 @@ def fold_first(weights: Mapping[str, Tensor], tokens: int, places: int) -> dict[
     return found
 
 
-def first_block(x: Tensor, tokens: Tensor, weights: Mapping[str, Tensor], bias: Tensor) -> Tensor:
+def first_block(
+    x: Tensor, tokens: Tensor, weights: Mapping[str, Tensor], bias: Tensor, columns: slice | Tensor
+) -> Tensor:
     """The first layer of a one-hot model: `x` holds one-hot tokens and places and needs no gradient."""
-    rows = x.shape[1]
-    asked = F.embedding(tokens, weights["first.A.tokens"]) + weights["first.A.places"][-rows:]
+    asked = F.embedding(tokens, weights["first.A.tokens"]) + weights["first.A.places"][columns]
     # The mean of x and the key's part of the norm shift all scores of a row alike, but for the scale (in the tables).
     pattern = torch.softmax(torch.baddbmm(bias, asked, x.transpose(1, 2)), -1)
-    told = F.embedding(tokens, weights["first.M.tokens"]) + weights["first.M.places"][-rows:]
+    told = F.embedding(tokens, weights["first.M.tokens"]) + weights["first.M.places"][columns]
     return _FeedForward.apply(x + torch.bmm(pattern, told), *_feed_forward(weights, 0))  # pyright: ignore[reportReturnType]
 
 

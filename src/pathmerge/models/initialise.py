@@ -5,6 +5,8 @@ PyTorch's default for a Linear layer is uniform within ±1/√fan_in, for weight
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -25,8 +27,15 @@ def normal_table(rows: int, width: int, generator: torch.Generator) -> nn.Parame
 
 
 @torch.no_grad()
-def match(queries: nn.Linear, keys: nn.Linear, row: int, query_columns: range, key_columns: range, by: float) -> None:
-    """Add `by` on the diagonal from query_columns of W_q and key_columns of W_k to the rows from `row` on.
+def match(
+    queries: nn.Linear,
+    keys: nn.Linear,
+    row: int,
+    query_columns: Sequence[int],
+    key_columns: Sequence[int],
+    by: float,
+) -> None:
+    """Add `by` from query_columns of W_q, one after another, and from key_columns of W_k to the rows from `row` on.
 
     q·k of two rows then grows by by² times the product of those parts: equal vertices attend to each other.
     """

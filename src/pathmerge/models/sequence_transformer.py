@@ -14,10 +14,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from pathmerge.layout import Layout
 from pathmerge.models.config import OneHot
 from pathmerge.models.initialise import match, normal_table
 from pathmerge.models.sites import Sites
-from pathmerge.models.transformer import Block, Inputs, Transformer, to_device
+from pathmerge.models.transformer import Block, Columns, Inputs, Transformer, to_device
 from pathmerge.problems.batch import Batch
 
 
@@ -56,6 +57,21 @@ class SequenceTransformer(Transformer):
                 else:
                     columns = range(config.matched) if config.text else range(1, config.matched + 1)
                 match(block.q, block.k, first, columns, columns, config.matching)
+        if config.joining:
+            block = self.blocks[0]
+            assert isinstance(block, Block)
+            ends, others = self._ends_of_edges(config)
+            for first in range(0, config.width, head):
+                match(block.q, block.k, first + config.matched, ends, others, config.joining)
+
+    @staticmethod
+    def _ends_of_edges(config: OneHot) -> tuple[list[int], list[int]]:
+        """The dimensions of the positions of all ends of edges, and beside each that of its edge's other end."""
+        layout = Layout(config.input_size)
+        last = config.width - layout.region_width - 3  # before QUERY, start, goal and the region
+        sources = [last - 2 - 3 * slot for slot in range(layout.max_edges)]
+        targets = [last - 1 - 3 * slot for slot in range(layout.max_edges)]
+        return [*sources, *targets], [*targets, *sources]
 
     def inputs(self, batch: Batch) -> Inputs:
         config, problem = self.config, batch.distribution
@@ -76,8 +92,17 @@ class SequenceTransformer(Transformer):
     def padding(self, tokens: Tensor) -> Tensor:
         return tokens == self.config.pad
 
-    def embed(self, tokens: Tensor, weights: Mapping[str, Tensor], sites: Sites | None = None) -> Tensor:
-        config, rows = self.config, tokens.shape[1]
+    def vertices_of(self, tokens: Tensor) -> Tensor:
+        return torch.where(tokens <= self.config.vocabulary - 5, tokens, 0)
+
+    def embed(
+        self,
+        tokens: Tensor,
+        weights: Mapping[str, Tensor],
+        sites: Sites | None = None,
+        columns: Columns | None = None,
+    ) -> Tensor:
+        config = self.config
         if config.embedding == "learned":
             x_BTD = weights["embedding"][tokens]
         else:
@@ -87,11 +112,12 @@ class SequenceTransformer(Transformer):
             x_BTD = sites("hook_embed", x_BTD)
         if config.positions not in ("onehot", "learned"):
             return x_BTD
+        columns = slice(-tokens.shape[1], None) if columns is None else columns
         if config.positions == "learned":
-            places_TD = weights["positions"][config.tokens - rows :]
+            places_TD = weights["positions"][columns]
         else:
-            places_TD = x_BTD.new_zeros(rows, config.width)
-            places_TD.diagonal(config.width - rows).fill_(1.0)
+            at = torch.arange(config.width - config.tokens, config.width, device=x_BTD.device)[columns]
+            places_TD = x_BTD.new_zeros(len(at), config.width).scatter_(1, at[:, None], 1.0)
         if sites is not None:
             places_TD = sites("hook_pos_embed", places_TD.expand(x_BTD.shape))
         return x_BTD + places_TD

@@ -32,6 +32,8 @@ from pathmerge.models.sites import BLOCK_SITES, FINAL_SITES, Edit, Sites
 from pathmerge.problems.batch import Batch
 
 EPSILON = 1e-5
+Columns = slice | Tensor
+"""Columns of an input, counted from its end (negative numbers): inputs may lack columns on the left."""
 
 
 class Run(NamedTuple):
@@ -70,6 +72,7 @@ class Transformer(nn.Module):
         self.layers = config.layers * config.loops
         self.blocks = nn.ModuleList(Block(config.width, generator) for _ in range(config.layers))
         self.ln_final = nn.LayerNorm(config.width, EPSILON)
+        self.reach = uniform_linear(config.width, 1, generator) if config.reach else None
 
     # What a subclass provides.
 
@@ -88,8 +91,19 @@ class Transformer(nn.Module):
         """Which rows are padding, B x T."""
         raise NotImplementedError
 
-    def embed(self, tokens: Tensor, weights: Mapping[str, Tensor], sites: Sites | None = None) -> Tensor:
-        """The residual stream before the first layer, B x T x D. `tokens` may lack columns on the left."""
+    def vertices_of(self, tokens: Tensor) -> Tensor:
+        """The vertex that each row is about, B x T; 0 where none."""
+        raise NotImplementedError
+
+    def embed(
+        self,
+        tokens: Tensor,
+        weights: Mapping[str, Tensor],
+        sites: Sites | None = None,
+        columns: Columns | None = None,
+    ) -> Tensor:
+        """The residual stream before the first layer, B x T x D; `tokens` are these columns of the input (none: the
+        last ones)."""
         raise NotImplementedError
 
     def unembed(self, x_BRD: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
@@ -117,23 +131,36 @@ class Transformer(nn.Module):
         if self.folds and self.one_hot:
             weights |= fast.fold_first(weights, *self.one_hot)
         final = {"final.weight": self.ln_final.weight, "final.bias": self.ln_final.bias}
+        if self.reach is not None:
+            final |= {"reach.weight": self.reach.weight, "reach.bias": self.reach.bias}
         return {**weights, **final, **self.outer_weights()}
 
     def forward(self, tokens: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
         """Logits of the answer, B x V (B x R x V for text); columns that are padding in every row are dropped."""
+        return self.forward_both(tokens, weights)[0]
+
+    def forward_both(self, tokens: Tensor, weights: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor | None]:
+        """The same, and with `reach` the logits of "this row's vertex leads to the goal", B x T, -inf where dropped."""
         weights = self.prepare() if weights is None else weights
         padding = self.padding(tokens)
-        unpadded = (~padding).any(0)
-        first = int(unpadded.to(torch.uint8).argmax()) if unpadded.any() else 0
-        tokens, padding = tokens[:, first:], padding[:, first:]
-        x_BTD = self.embed(tokens, weights)
-        bias = self._bias(padding)
-        turn = rotation(x_BTD.shape[1], self.config.width // self.heads, x_BTD) if self.rotary else None
+        columns = used(padding, self.answer_width)
+        bias = self._bias(padding[:, columns])
+        turn = None
+        if self.rotary:
+            cosine, sine = rotation(tokens.shape[1], self.config.width // self.heads, self.ln_final.weight)
+            turn = cosine[columns], sine[columns]
+        width, tokens = tokens.shape[1], tokens[:, columns]
+        x_BTD = self.embed(tokens, weights, columns=columns)
+        reach_BT = None
         for layer in range(self.layers):
             last = self.answer_width if layer == self.layers - 1 else None
             at = layer % self.config.layers
+            if self.reach is not None and layer == self.layers - 1:
+                read = torch.matmul(F.layer_norm(x_BTD, x_BTD.shape[2:]), weights["reach.weight"][0])
+                reach_BT = read.new_full((len(read), width), -math.inf)
+                reach_BT[:, columns] = read + weights["reach.bias"]
             if self.folds and self.one_hot and layer == 0 and last is None:
-                x_BTD = fast.first_block(x_BTD, tokens, weights, bias)
+                x_BTD = fast.first_block(x_BTD, tokens, weights, bias, columns)
             elif self.folds:
                 x_BTD = fast.one_head_block(x_BTD, weights, at, bias, last)
             else:
@@ -141,7 +168,7 @@ class Transformer(nn.Module):
         width = (self.config.width,)
         x_BRD = F.layer_norm(x_BTD, width, weights["final.weight"], weights["final.bias"], EPSILON)
         logits = self.unembed(x_BRD, weights)
-        return logits[:, 0] if self.answer_width == 1 else logits
+        return (logits[:, 0] if self.answer_width == 1 else logits), reach_BT
 
     def run(
         self,
@@ -238,6 +265,16 @@ class Transformer(nn.Module):
         mask_BTD = site("mlp.hook_mask", (before_BTD > 0).to(before_BTD.dtype))
         after_BTD = site("mlp.hook_post", before_BTD * mask_BTD)
         return site("hook_resid_post", x_BTD + site("hook_mlp_out", block.ff2(after_BTD)))
+
+
+def used(padding: Tensor, answer: int) -> Columns:
+    """The columns that are not padding in every row, and those of the answer, which may hold the same word."""
+    width = padding.shape[1]
+    dropped = padding.all(0)
+    dropped[-answer:] = False
+    kept = (~dropped).nonzero()[:, 0] - width
+    first = int(kept[0])
+    return slice(first, None) if len(kept) == -first else kept
 
 
 def _norm(norm: nn.LayerNorm, name: str, x_BTD: Tensor, sites: Sites) -> Tensor:

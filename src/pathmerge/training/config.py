@@ -70,6 +70,9 @@ class Training:
     """In how many parts a batch is computed, for memory's sake: the step is the same."""
     loss: Literal["label", "soft", "any"] = "label"
     """Cross-entropy with the label, with the uniform distribution over all answers, or -log of their total chance."""
+    reach: float = 0.0
+    """The weight of a second loss (track T3), for models with `reach`: which rows' vertices lead to the goal. It fades
+    with the learning rate."""
     examples: int = 1_000_000
     """The run ends after this many."""
     stop: Literal["never", "converged", "converged_each"] = "never"
@@ -77,7 +80,7 @@ class Training:
     minutes: float | None = None
     """End after this much computing time."""
     validate_every: int = 50_000
-    """Examples between validations."""
+    """Examples between validations; with a curriculum they begin at its last stage."""
     log_every: int = 10_000
     """Examples between lines of metrics."""
     threads: int = 2
@@ -99,6 +102,7 @@ class Training:
         check_number("training.clip", self.clip, 0)
         check_number("training.gamma", self.gamma, 0)
         check_number("training.floor", self.floor, 0, 1)
+        check_number("training.reach", self.reach, 0, 1000)
         for name in ("beta1", "beta2"):
             if getattr(self, name) is not None:
                 check_number(f"training.{name}", getattr(self, name), 0, 0.999999)
@@ -168,6 +172,15 @@ class RunConfig:
             raise ValueError(f"model.text={text}: must be {not text} for {self.problem.name} problems")
         if self.training.loss != "label" and text:
             raise ValueError(f"training.loss={self.training.loss!r}: must be 'label' for language problems")
+        if (self.training.reach > 0) != self.model.reach:
+            raise ValueError(
+                f"training.reach={self.training.reach}: must be above 0 if model.reach is true and 0 if not; it is "
+                f"{self.model.reach}"
+            )
+        if self.model.reach and self.problem.name not in ("naive", "balanced", "star"):
+            raise ValueError(f"model.reach=True: needs naive, balanced or star problems, not {self.problem.name}")
+        if self.curriculum.scatter and (text or getattr(self.model, "positions", "none") == "none"):
+            raise ValueError("curriculum.scatter=True: needs a model of symbolic tokens with positions")
         self.curriculum.stages(self.problem)
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pathmerge.errors import check_choice, check_number, check_range
+from pathmerge.errors import check_choice, check_flag, check_number, check_range
 from pathmerge.problems.distribution import Distribution
 
 Over = Literal["none", "lookahead", "size"]
@@ -33,10 +33,15 @@ class Curriculum:
     """By how much a stage is larger than the one before."""
     threshold: float = 0.96
     """The accuracy at which the next stage begins."""
+    mastery: float | None = None
+    """The accuracy at which the last stage is mastered, so that the rate begins to fall; none: the threshold."""
     window: int = 2048
     """How many examples of the present stage that accuracy is taken over."""
     easier: float = 0.125
     """The share of each batch drawn from earlier stages."""
+    scatter: bool = False
+    """Before the last stage, whether edges stand anywhere in the input instead of at its end, so that every position
+    is trained from the beginning; all examples of a step share the places, so the others can be dropped."""
 
     def __post_init__(self) -> None:
         check_choice("curriculum.over", self.over, ("none", "lookahead", "size"))
@@ -44,8 +49,13 @@ class Curriculum:
             check_range("curriculum.first", self.first, 3 if self.over == "size" else 1, 10**6)
         check_range("curriculum.step", self.step, 1, 10**6)
         check_number("curriculum.threshold", self.threshold, 0, 1)
+        if self.mastery is not None:
+            check_number("curriculum.mastery", self.mastery, 0, 1)
         check_range("curriculum.window", self.window, 1, 10**9)
         check_number("curriculum.easier", self.easier, 0, 0.9)
+        check_flag("curriculum.scatter", self.scatter)
+        if self.scatter and self.over != "size":
+            raise ValueError(f"curriculum.scatter=True: needs curriculum.over='size', not {self.over!r}")
 
     def stages(self, problem: Distribution) -> list[Distribution]:
         """The distributions from the easiest to the problem itself."""

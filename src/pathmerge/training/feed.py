@@ -91,15 +91,23 @@ class Feed:
         while sum(n for _, n in self._window) - self._window[0][1] >= self.curriculum.window:
             self._window.popleft()
         right, seen = (sum(column) for column in zip(*self._window, strict=True))
-        if seen < self.curriculum.window or right < self.curriculum.threshold * seen:
+        asked = self.curriculum.threshold
+        if self.at_last_stage and self.curriculum.mastery is not None:
+            asked = self.curriculum.mastery
+        if seen < self.curriculum.window or right < asked * seen:
             return False
         self._window.clear()
-        if self.stage == len(self.stages) - 1:
+        if self.at_last_stage:
             self.mastered = True
         else:
             self._streams.pop(self.stage).close()
             self.stage += 1
         return True
+
+    @property
+    def at_last_stage(self) -> bool:
+        """Whether the problems are those of the full size."""
+        return self.stage == len(self.stages) - 1
 
     def describe(self) -> str | None:
         """The present stage for people; none if there is no curriculum."""

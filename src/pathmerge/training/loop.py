@@ -27,6 +27,7 @@ import torch
 from pathmerge.errors import NotFiniteError
 from pathmerge.evaluation.suite import guard_for, hold_out_test, hold_out_validation
 from pathmerge.heldout import HeldOutCell
+from pathmerge.layout import Layout
 from pathmerge.models.judge import PART_ROWS, ModelJudge
 from pathmerge.models.weights import fill, save_weights
 from pathmerge.parallel import Workers
@@ -49,7 +50,7 @@ from pathmerge.training.validate import validate
 FEWEST_ROWS = 256
 PUBLISHED_RULE = 0.995
 PUBLISHED_BATCH = 256
-TABLES = ("embedding", "positions", "vertices", "kinds", "answer.weight")
+TABLES = ("embedding", "positions", "vertices", "kinds", "answer.weight", "reach.weight")
 """Parameters that Muon leaves to AdamW: they embed or read, and are not maps between hidden vectors."""
 
 
@@ -239,6 +240,7 @@ class Trainer:
         settings = self.config.training
         kind = "soft" if getattr(self.config.problem, "label", "") == "soft" else settings.loss
         numbers = self._uniform(pieces, size) if sampled else [None] * len(pieces)
+        slots = self._slots()
         outcomes: list[Outcome] = []
         for part in range(settings.accumulate):
             taken: list[Batch] = []
@@ -248,10 +250,13 @@ class Trainer:
                 taken.append(piece.take(slice(begin, end)))
                 if uniform is not None:
                     chosen.append(uniform[begin:end])
-            task = make_task(self.model, taken)
+            task = make_task(self.model, taken, slots)
             draws = torch.from_numpy(np.concatenate(chosen)) if sampled else None
             limit = self._part_rows(int(task.rows.sum()))
-            found = add_gradients(self.model, task, self.workers, kind=kind, total=size, limit=limit, sampled=draws)
+            reach = 0.0 if sampled else settings.reach * self._fading(size)
+            found = add_gradients(
+                self.model, task, self.workers, kind=kind, total=size, limit=limit, sampled=draws, reach=reach
+            )
             outcomes.append(found)
         for parameter in self.parameters:
             if parameter.grad is None:  # a bias that the softmax does not see
@@ -265,10 +270,19 @@ class Trainer:
             return 2**40
         return max(FEWEST_ROWS, min(PART_ROWS, -(-rows // self.workers.threads)))
 
+    def _random(self) -> np.random.Generator:
+        """Random numbers for this step, the same in all processes."""
+        return np.random.Generator(np.random.Philox(key=[self.config.seed & (2**63 - 1), self.examples]))
+
+    def _slots(self) -> np.ndarray | None:
+        """Where the edges of this step's problems stand; none: where the problem puts them."""
+        if not self.config.curriculum.scatter or self.feed.at_last_stage:
+            return None
+        return self._random().permutation(Layout(self.config.problem.input_size).max_edges)
+
     def _uniform(self, pieces: Sequence[Batch], size: int) -> list[np.ndarray]:
         """Numbers to draw labels with, keyed by seed and example: the same for any number of processes."""
-        source = np.random.Generator(np.random.Philox(key=[self.config.seed & (2**63 - 1), self.examples]))
-        whole = source.random((size, self.model.answer_width), np.float32)
+        whole = self._random().random((size, self.model.answer_width), np.float32)
         found: list[np.ndarray] = []
         at = 0
         for piece in pieces:
@@ -276,6 +290,11 @@ class Trainer:
             found.append(whole[mine : mine + len(piece)])
             at += len(piece) * self.processes.count
         return found
+
+    def _fading(self, size: int) -> float:
+        """1 until the rate falls, then the fraction of its peak that it has."""
+        begin, _ = self._decay_span()
+        return 1.0 if begin is None or self.examples < begin else self._rate_factor(size)
 
     def _rate_factor(self, size: int) -> float:
         settings = self.config.training
@@ -362,7 +381,7 @@ class Trainer:
         late = settings.minutes is not None and self._all_late(settings.minutes)
         if self._crossed(settings.log_every) or ended or late:
             self._write_window()
-        if self._crossed(settings.validate_every) or ended or late:
+        if (self._crossed(settings.validate_every) and self.feed.at_last_stage) or ended or late:
             verdict = self._validate()
             if settings.stop != "never" and verdict[settings.stop]:
                 self.finished = settings.stop

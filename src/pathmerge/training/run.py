@@ -127,6 +127,14 @@ def versions() -> dict[str, str]:
     }
 
 
+def read_versions(directory: Path) -> dict[str, str]:
+    """What the run in this directory was begun with; empty if that was not kept."""
+    try:
+        return json.loads((directory / VERSIONS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
 def lock(directory: Path) -> IO[str]:
     """Hold the run for this process; the lock goes when the returned file is closed or the process ends."""
     import fcntl

@@ -1,0 +1,164 @@
+"""The evidence behind docs/recipes.md: every training it speaks of, by name; trains what is missing and prints tables.
+
+    .venv/bin/python benchmarks/recipes.py                    # what there is, and how far each training came
+    .venv/bin/python benchmarks/recipes.py train NAME ...     # train these (a name, or the beginning of several)
+    .venv/bin/python benchmarks/recipes.py write              # docs/recipes.json and the figures, from what was trained
+
+A training is a recipe with some changed fields and a seed, so it goes on where it stopped. Posts (`post/...`) are
+trained with both cores and nothing beside them; controls (`control/...`) with one core each, two at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pathmerge.recipes import recipe
+from pathmerge.training.config import RunConfig, to_toml
+from pathmerge.training.metrics import read_metrics
+from pathmerge.training.run import METRICS
+
+RUNS = Path("runs/recipes")
+SEEDS = (1, 2, 3)
+RATES = {
+    "signum": (1e-5, 1e-4, 1e-3),
+    "sophia": (1e-4, 3e-4, 1e-3),
+    "adamw": (3e-4, 1e-3, 3e-3),
+    "muon": (3e-3, 1e-2, 3e-2),
+}
+CONTROL_EXAMPLES = 1_500_000
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training."""
+
+    name: str
+    config: RunConfig
+
+    @property
+    def directory(self) -> Path:
+        return RUNS / self.config.run_name
+
+    def lines(self) -> list[dict[str, Any]]:
+        return read_metrics(self.directory / METRICS) if (self.directory / METRICS).exists() else []
+
+
+def changed(config: RunConfig, **fields: Any) -> RunConfig:
+    """A config with some fields changed, named `table__field`."""
+    for name, value in fields.items():
+        table, field = name.split("__")
+        config = replace(config, **{table: replace(getattr(config, table), **{field: value})})
+    return config
+
+
+def trials() -> Iterator[Trial]:
+    """All trainings, in the order in which they are worth the time."""
+    for seed in SEEDS:
+        for name, size in (("matched", 32), ("efficient", 128), ("matched", 64)):
+            yield Trial(f"post/{name}-{size}/seed{seed}", recipe(name, size, seed))
+    for seed in SEEDS:
+        yield Trial(f"prior/tuned-32/seed{seed}", recipe("tuned", 32, seed))
+        bare = changed(recipe("efficient", 128, seed), model__initialisation="default")
+        yield Trial(f"prior/efficient-bare-128/seed{seed}", bare)
+        only = changed(recipe("matched", 64, seed), model__joining=0.0)
+        yield Trial(f"prior/matched-no-joining-64/seed{seed}", only)
+        yield Trial(f"prior/tuned-64/seed{seed}", recipe("tuned", 64, seed))
+    for optimizer, rates in RATES.items():
+        for rate in rates:
+            yield Trial(f"control/{optimizer}-{rate:g}/seed1", control(optimizer, rate, 1))
+    yield Trial("post/matched-128/seed1", recipe("matched", 128, 1))
+
+
+def control(optimizer: str, rate: float, seed: int) -> RunConfig:
+    """The paper's model at N=32 with 4 layers, its tokens and labels, no prior and no curriculum; only the optimizer
+    and its rate differ."""
+    base = recipe("paper", 32, seed)
+    settings = {
+        "optimizer": optimizer,
+        "learning_rate": rate,
+        "weight_decay": 0.1 if optimizer in ("signum", "sophia") else 0.01,
+        "clip": 0.0 if optimizer == "signum" else 1.0,
+        "warmup": 0 if optimizer == "signum" else 50_000,
+        "batch_size": 256,
+        "examples": CONTROL_EXAMPLES,
+        "stop": "converged",
+        "validate_every": 50_000,
+        "log_every": 10_000,
+        "threads": 1,
+    }
+    return changed(base, model__layers=4, **{f"training__{name}": value for name, value in settings.items()})
+
+
+def outcome(trial: Trial) -> dict[str, Any] | None:
+    """How far a training came; none if it has not begun."""
+    lines = trial.lines()
+    steps = [line for line in lines if line["kind"] == "train"]
+    if not steps:
+        return None
+    checks = [line for line in lines if line["kind"] == "validation"]
+    end = next((line for line in lines if line["kind"] == "end"), None)
+    last = checks[-1] if checks else None
+    first = {name: next((c for c in checks if c[name]), None) for name in ("converged", "converged_each")}
+    return {
+        "name": trial.name,
+        "examples": steps[-1]["examples"],
+        "flops": steps[-1]["flops"],
+        "seconds": round(steps[-1]["seconds"], 1),
+        "stage": steps[-1]["stage"],
+        "finished": None if end is None else end["reason"],
+        "accuracy": None if last is None else round(last["accuracy"], 4),
+        "worst": None if last is None else round(min(last["by_difficulty"].values()), 4),
+        **{name: None if line is None else line["examples"] for name, line in first.items()},
+    }
+
+
+def show() -> None:
+    titles = ("examples", "FLOPs", "seconds", "valid.", "worst", "each ≥ 0.995")
+    widths = (10, 8, 7, 6, 6, 12)
+    columns = " ".join(f"{title:>{width}}" for title, width in zip(titles, widths, strict=True))
+    print(f"{'training':42} {columns}  stage or end")
+    for trial in trials():
+        found = outcome(trial)
+        if found is None:
+            continue
+        each = found["converged_each"]
+        accuracy = "" if found["accuracy"] is None else f"{found['accuracy']:.4f}"
+        worst = "" if found["worst"] is None else f"{found['worst']:.3f}"
+        print(
+            f"{trial.name:42} {found['examples']:>10,} {found['flops']:>8.1e} {found['seconds']:>7.0f} {accuracy:>6} "
+            f"{worst:>6} {'' if each is None else format(each, ','):>12}  {found['finished'] or found['stage'] or ''}"
+        )
+
+
+def train_one(trial: Trial) -> None:
+    """In a process of its own, so that nothing of one training is left for the next."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    config = RUNS / f"{trial.config.run_name}.toml"
+    config.write_text(to_toml(trial.config), encoding="utf-8")
+    program = [sys.executable, "-m", "pathmerge", "train", str(config), "--out", str(RUNS), "--quiet"]
+    print(f"training {trial.name}", flush=True)
+    subprocess.run(program, check=False)
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    if words[:1] == ["train"]:
+        chosen = [trial for trial in trials() if any(trial.name.startswith(word) for word in words[1:])]
+        workers = 2 if all(trial.config.training.threads == 1 for trial in chosen) else 1
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(train_one, chosen))
+    elif words == ["write"]:
+        found = [result for result in map(outcome, trials()) if result is not None]
+        Path("docs/recipes.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    show()
+
+
+if __name__ == "__main__":
+    main()

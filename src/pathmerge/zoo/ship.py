@@ -1,0 +1,95 @@
+"""From a finished run to a model on the shelf: its weights, judged once on the test problems, and the card."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from pathmerge.errors import check_choice
+from pathmerge.evaluation.accuracy import cells_of
+from pathmerge.evaluation.evaluate import evaluate_model
+from pathmerge.evaluation.suite import hold_out_test
+from pathmerge.files import written_whole
+from pathmerge.models.weights import load_weights, save_weights
+from pathmerge.recipes import TRACKS, recipe
+from pathmerge.training.config import RunConfig
+from pathmerge.training.run import Run, read_versions
+from pathmerge.zoo.shelf import SHELF, Card, Counts, checksum, weights_of
+
+
+def ship(
+    run: Run,
+    name: str,
+    about: str,
+    *,
+    shelf: Path = SHELF,
+    threads: int = 2,
+    progress: Callable[[int], None] | None = None,
+) -> Card:
+    """Put a run's model on the shelf under a name. The card is written last: without it there is no model."""
+    if run.finished is None:
+        raise ValueError(f"run={str(run.directory)!r}: is not finished; train it to its end first")
+    if not name.replace("-", "").isalnum():
+        raise ValueError(f"name={name!r}: must be letters, digits and hyphens")
+    check_choice("run.recipe", run.config.recipe, tuple(TRACKS))
+    shelf.mkdir(parents=True, exist_ok=True)
+    path = weights_of(name, shelf)
+    save_weights(run.model, path)
+    model = load_weights(path)
+    held = run.config.held_out
+    cells = hold_out_test(run.config.problem, held.test, held.seed).cells
+    table = evaluate_model(model, cells, threads=threads, heuristics=False, progress=progress)
+    accuracy: Counts = {}
+    for of in dict.fromkeys(row.distribution for row in table.rows):
+        accuracy[of] = {row.difficulty: (row.correct, row.examples) for row in cells_of(table.rows, of)}
+    end = next(line for line in reversed(run.metrics()) if line["kind"] == "end")
+    card = Card(
+        name=name,
+        about=about,
+        track=TRACKS[run.config.recipe or ""],
+        command=command_of(run.config),
+        config=run.config.to_dict(),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        examples=run.examples,
+        flops=end["flops"],
+        seconds=round(end["seconds"], 1),
+        finished=run.finished,
+        accuracy=accuracy,
+        made_with=read_versions(run.directory),
+        sha256=checksum(path),
+    )
+    with written_whole(path.with_suffix(".json"), "shelf") as temporary:
+        temporary.write_text(card.to_json(), encoding="utf-8")
+    return card
+
+
+def command_of(config: RunConfig) -> str:
+    """The `pathmerge train` command of a config: its recipe, and an option for each field that differs from it."""
+    assert config.recipe is not None
+    ours, base = config.to_dict(), recipe(config.recipe, config.problem.input_size).to_dict()
+    words = ["pathmerge", "train", "--recipe", config.recipe, "--input-size", str(config.problem.input_size)]
+    if config.problem.name != base["problem"]["name"]:
+        words += ["--problem", config.problem.name]
+    if config.model.name != base["model"]["name"]:
+        words += ["--model", config.model.name]
+    words += ["--seed", str(config.seed)]
+    for table in ("problem", "model", "training", "curriculum", "held_out"):
+        kept = base[table] if base[table].get("name") == ours[table].get("name") else _defaults(config, table)
+        for field, value in ours[table].items():
+            if field not in ("name", "input_size") and value != kept.get(field):
+                words += _option(f"{table}.{field}".replace("_", "-"), value)
+    return shlex.join(words)
+
+
+def _defaults(config: RunConfig, table: str) -> dict[str, object]:
+    """What a problem or model of another kind than the recipe's begins as."""
+    kind = type(getattr(config, table))
+    return kind(input_size=config.problem.input_size).to_dict()
+
+
+def _option(name: str, value: object) -> list[str]:
+    if isinstance(value, bool):
+        at = name.rfind(".") + 1
+        return [f"--{name}" if value else f"--{name[:at]}no-{name[at:]}"]
+    return [f"--{name}", str(value)]

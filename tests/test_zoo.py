@@ -1,0 +1,160 @@
+"""The shelf of trained models: what is on it is what its cards say, and how a model gets there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import pathmerge as pm
+from pathmerge.cli import main
+from pathmerge.evaluation.suite import hold_out_test
+from pathmerge.zoo.shelf import SHELF, card, names
+from pathmerge.zoo.ship import command_of, ship
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pm.Run:
+    """A model of a second's training."""
+    base = pm.recipe("efficient", 20, seed=3)
+    training = replace(base.training, examples=256, batch_size=64, threads=1, validate_every=128)
+    config = replace(base, training=training, held_out=pm.Holding(test=60, validation=40), curriculum=pm.Curriculum())
+    return pm.train(config, tmp_path_factory.mktemp("runs"), quiet=True)
+
+
+@pytest.fixture(scope="module")
+def shelf(run: pm.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shelf") / "new"
+    ship(run, "tiny-20", "a model of a second", shelf=folder, threads=1)
+    return folder
+
+
+# What comes with the package.
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_shipped_model_is_as_good_as_its_card_says(name: str):
+    """Judged again here, on the first of the same test problems, by a plain loop."""
+    described, model = card(name), pm.load(name)
+    config = described.run_config
+    assert model.config == config.model
+    assert sum(p.numel() for p in model.parameters()) == described.parameters
+    assert (SHELF / f"{name}.safetensors").stat().st_size < 7e6
+    right: dict[str, list[float]] = {}
+    for cell in hold_out_test(config.problem, 200, config.held_out.seed).cells:
+        if cell.distribution.name == "balanced":
+            batch = cell.batch.take(slice(0, 50))
+            with torch.no_grad():
+                answer = model.run(model.inputs(batch).tokens).logits
+            assert answer is not None
+            found = batch.answers[torch.arange(len(batch)), answer.argmax(-1)].mean()
+            right.setdefault("balanced", []).append(float(found))
+    claimed = described.share("balanced")
+    assert claimed is not None
+    cells = len(right["balanced"])
+    # Five standard deviations of a mean of 50 problems a cell, at the worst possible spread, and no less than 0.01.
+    allowed = max(0.01, 5 * (claimed * (1 - claimed) / (50 * cells)) ** 0.5)
+    assert abs(sum(right["balanced"]) / cells - claimed) < allowed
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_command_on_a_card_makes_the_config_on_it(name: str):
+    described = card(name)
+    assert config_of(described.command) == described.run_config
+
+
+def config_of(command: str) -> pm.RunConfig:
+    """The config that a `pathmerge train` command would train."""
+    words = command.split()
+    assert words[:2] == ["pathmerge", "train"]
+    found: list[pm.RunConfig] = []
+    import pathmerge.cli_runs as cli
+
+    def keep(config: pm.RunConfig, *_: object) -> int:
+        found.append(config)
+        return 0
+
+    original, cli.train = cli.train, keep
+    try:
+        assert main(words[1:]) == 0
+    finally:
+        cli.train = original
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pm.recipe("matched", 32, 4),
+        replace(pm.recipe("matched", 32), problem=pm.Balanced(input_size=32, max_lookahead=2, incoming=False)),
+        replace(pm.recipe("efficient", 32), model=pm.Edges(input_size=32, layers=2, initialisation="default")),
+        replace(pm.recipe("tuned", 32), problem=pm.Naive(input_size=32), model=pm.Rotary(input_size=32, layers=5)),
+        replace(pm.recipe("tuned", 32), training=pm.Training(learning_rate=3e-4, loss="soft")),
+    ],
+)
+def test_a_command_is_found_for_any_config_of_a_recipe(config: pm.RunConfig):
+    assert config_of(command_of(config)) == config
+
+
+# How a model gets there.
+
+
+def test_ship_then_load_gives_the_runs_weights_and_a_true_card(run: pm.Run, shelf: Path):
+    from pathmerge.evaluation.evaluate import evaluate_model
+    from pathmerge.zoo.shelf import load
+
+    model, described = load("tiny-20", shelf), card("tiny-20", shelf)
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value)
+    assert names(shelf) == ("tiny-20",)
+    assert (described.track, described.examples, described.finished) == ("T2m", 256, "examples")
+    assert described.run_config == run.config
+    table = evaluate_model(run.model, hold_out_test(run.config.problem, 60, 0).cells, threads=1)
+    for distribution, cells in described.accuracy.items():
+        for difficulty, (right, seen) in cells.items():
+            row = table.find(distribution, difficulty)
+            assert row is not None
+            assert (row.correct, row.examples) == (right, seen)
+    assert {"naive", "star", "balanced"} == set(described.accuracy)
+
+
+def test_the_list_and_the_card_are_printed(shelf: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["models", "--shelf", str(shelf)]) == 0
+    assert re.search(r"tiny-20 +20 +T2m +256 .*a model of a second", capsys.readouterr().out)
+    assert main(["models", "tiny-20", "--shelf", str(shelf)]) == 0
+    out = capsys.readouterr().out
+    assert "by: pathmerge train --recipe efficient --input-size 20" in out
+    assert re.search(r"lookahead=1: 0\.\d{3} \(\d+ of 60\)", out)
+
+
+def test_bad_input_is_one_line(run: pm.Run, shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    broken = tmp_path / "broken"
+    shutil.copytree(shelf, broken)
+    file = broken / "tiny-20.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + b"abcd")
+    other = tmp_path / "other"
+    shutil.copytree(shelf, other)
+    values = json.loads((other / "tiny-20.json").read_text())
+    (other / "tiny-20.json").write_text(json.dumps({**values, "version": 2}))
+    from pathmerge.zoo.shelf import load
+
+    for action, words in (
+        (lambda: pm.load("balanced-33"), "model='balanced-33': must be one of"),
+        (lambda: load("tiny-20", broken), "is not the file its card describes"),
+        (lambda: card("tiny-20", other), "is pathmerge model card of version 2, must be .* of version 1"),
+        (lambda: ship(replace(run, finished=None), "x", "", shelf=tmp_path / "none"), "is not finished"),
+        (lambda: ship(run, "../x", "", shelf=tmp_path / "none"), r"name='\.\./x': must be letters, digits and hyphens"),
+    ):
+        with pytest.raises(ValueError, match=words) as caught:
+            action()
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "none").exists()
+    assert main(["models", "tiny-21", "--shelf", str(shelf)]) == 2
+    assert "did you mean tiny-20?" in capsys.readouterr().err
+    assert main(["ship", str(tmp_path), "x", "--about", "y", "--shelf", str(tmp_path / "none")]) == 2
+    assert "not a run" in capsys.readouterr().err
