@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pathmerge.circuits.assemble import assemble
+from pathmerge.circuits.draft import Draft, draft
 from pathmerge.circuits.features import Responses, dependencies, responses
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.frame import Frame, frame_of
@@ -68,13 +69,14 @@ def explain_all(
     tokens = subject.tokens(batch)
     about = {**describe(model, subject), **(source or {})}
 
-    def one(index: int) -> Circuit | None:
+    def one(index: int) -> Draft | None:
         with torch.inference_mode():
-            return _explain(subject, batch, index, tokens[index], options, about)
+            return _explain(subject, batch, index, tokens[index], options)
 
     if threads > 1:
         warm_up()
-    yield from forked(one, range(len(batch)), threads)
+    for index, made in enumerate(forked(one, range(len(batch)), threads)):
+        yield None if made is None else assemble(made, batch, index, tokens[index], options, about)
 
 
 @cache
@@ -101,9 +103,7 @@ def describe(model: Any, subject: Explainable) -> dict[str, Any]:
     return {**kind, "layers": subject.layers, "heads": subject.heads, "head_width": subject.head_width}
 
 
-def _explain(
-    subject: Explainable, batch: Batch, index: int, tokens: Tensor, options: Options, about: dict[str, Any]
-) -> Circuit | None:
+def _explain(subject: Explainable, batch: Batch, index: int, tokens: Tensor, options: Options) -> Draft | None:
     trace = record(subject, tokens)
     frame = frame_of(batch, index, tokens, trace.rows, subject.has_positions)
     if frame.substitute == 0 and options.replacement == "absent":
@@ -119,7 +119,9 @@ def _explain(
     layers = [why(trace, *pair, options.kappa2) for pair in zip(important, answers, strict=True)]
     if audited:
         missed = _missed(trace, frame, answers, important, audited, options, batch.first + index)
-    return assemble(trace, frame, batch, index, options, important, answers, layers, passes, (audited, missed), about)
+    return draft(
+        trace, frame, options, important, layers, passes, (audited, missed), (options.seed, batch.first + index)
+    )
 
 
 def _audited(options: Options, frame: Frame) -> int:
@@ -165,4 +167,6 @@ def why(trace: Trace, important: Important, answers: Responses, kappa2: float) -
         operations=important.operations,
         in_target=dependencies(target, falls, limit(trace, kappa2)),
         in_source=dependencies(source, falls, limit(trace, kappa2)),
+        target_change=target,
+        source_change=source,
     )

@@ -12,6 +12,8 @@ from pathmerge.circuits.files import Direction
 from pathmerge.circuits.frame import Frame
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward", "same", "across", "none")
+WAYS = DIRECTIONS[:2]
+"""Those in which merges are ranked."""
 
 
 def directions(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
@@ -41,17 +43,18 @@ def largest(frame: Frame, layer: int, way: Direction) -> np.ndarray:
     return np.minimum(most, reach(frame, way)[frame.vertex_of_row].max(1))
 
 
-def maximal(frame: Frame, sets: np.ndarray, layer: int, operations: np.ndarray, way: Direction) -> np.ndarray:
-    """Which merges (S x 2: target, source) have sets of the largest radius there can be, or larger, in both rows.
-
-    `sets` are those before the layer. Larger: several merges in one layer can more than double a radius."""
-    full = radii(frame, sets, way) >= largest(frame, layer, way)
-    return np.asarray(full[operations].all(1))
+def full(frame: Frame, sets: np.ndarray, layer: int) -> np.ndarray:
+    """Which rows' sets have the largest radius there can be before a layer, or a larger one, 2 x rows: forward and
+    backward. A merge is maximal if both its rows' are. Larger: several merges in one layer can more than double it."""
+    return np.stack([radii(frame, sets, way) >= largest(frame, layer, way) for way in WAYS])
 
 
-def maximal_vertex(frame: Frame, sets: np.ndarray, operations: np.ndarray, way: Direction) -> np.ndarray:
-    """Which merge sets of a radius that no other row of the same vertex exceeds."""
-    radius = radii(frame, sets, way)
-    best = np.full(frame.most + 1, -1)
-    np.maximum.at(best, frame.vertex_of_row, radius)
-    return np.asarray((radius == best[frame.vertex_of_row])[operations].all(1))
+def full_of_vertex(frame: Frame, sets: np.ndarray) -> np.ndarray:
+    """Which rows' sets have a radius that no other row of the same vertex exceeds, 2 x rows."""
+    found = []
+    for way in WAYS:
+        radius = radii(frame, sets, way)
+        best = np.full(frame.most + 1, -1)
+        np.maximum.at(best, frame.vertex_of_row, radius)
+        found.append(radius == best[frame.vertex_of_row])
+    return np.stack(found)

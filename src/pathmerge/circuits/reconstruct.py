@@ -30,6 +30,9 @@ class Found:
     in_target: np.ndarray
     """The features each depends on in its target row, S x F."""
     in_source: np.ndarray
+    target_change: np.ndarray
+    """How much each feature, perturbed in the target row, changes the product, S x F."""
+    source_change: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +57,15 @@ def classify(frame: Frame, targets: np.ndarray, in_target: np.ndarray, in_source
     if frame.has_positions:
         copies = (targets == frame.rows - 1) & in_source[:, frame.query_features].any(1)
         kind[copies] = COPY
-        one, other = frame.edge_features.T
-        position = (in_target[:, one] & in_source[:, other]) | (in_target[:, other] & in_source[:, one])
-        kind[position.any(1)] = POSITION
+        kind[position_matches(frame, in_target, in_source).any(1)] = POSITION
     kind[(in_target & in_source)[:, :vertices].any(1)] = TOKEN
     return kind
+
+
+def position_matches(frame: Frame, in_target: np.ndarray, in_source: np.ndarray) -> np.ndarray:
+    """Which edges have their two positions among an operation's features, one in each row, S x edges."""
+    one, other = frame.edge_features.T
+    return (in_target[:, one] & in_source[:, other]) | (in_target[:, other] & in_source[:, one])
 
 
 def reconstruct(

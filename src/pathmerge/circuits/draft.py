@@ -1,0 +1,196 @@
+"""Everything that is said of a circuit, still as arrays: step V under both readings, and what follows from it.
+
+A circuit is some thousand small objects. To make them takes less time than to send them from one process to another,
+so a worker sends this, and `pathmerge.circuits.assemble` makes the objects where they are wanted.
+
+Shapes: S important operations of all layers, in their order; F features, n rows, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pathmerge.circuits.files import Mode, Trust
+from pathmerge.circuits.frame import Frame
+from pathmerge.circuits.merges import directions, full, full_of_vertex
+from pathmerge.circuits.options import Options
+from pathmerge.circuits.perturb import Important
+from pathmerge.circuits.reconstruct import (
+    POSITION,
+    TOKEN,
+    Found,
+    Reconstruction,
+    downwards,
+    holders,
+    position_matches,
+    reconstruct,
+)
+from pathmerge.circuits.trace import Trace
+from pathmerge.circuits.trust import trust
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Some values for each operation: `value[k]` belongs to operation `at[k]`, in increasing order."""
+
+    at: np.ndarray
+    which: np.ndarray
+    value: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingDraft:
+    """`Reading`; each of its lists of operations as a mask of S."""
+
+    explained: bool
+    links: np.ndarray
+    kept: np.ndarray
+    ranked: np.ndarray
+    maximal: np.ndarray
+    maximal_vertex: np.ndarray | None
+    sets: np.ndarray
+    """L+1 x n x F."""
+    trust: Trust | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """`Circuit`, but for what is the same of all inputs."""
+
+    frame: Frame
+    prediction: int
+    logit: float
+    correct: bool
+    operations: np.ndarray
+    """Layer, head, target, source, kind, direction, distance (-1: none), S x 7."""
+    weight: np.ndarray
+    by: np.ndarray
+    drop: np.ndarray
+    change: np.ndarray
+    target_features: Listed
+    """Feature and change of the product."""
+    source_features: Listed
+    matched: Listed
+    """Vertices (in `which`)."""
+    strict: ReadingDraft
+    lenient: ReadingDraft
+    connected: bool | None
+    passes: int
+    audited: int
+    missed: int
+
+
+def draft(
+    trace: Trace,
+    frame: Frame,
+    options: Options,
+    important: Sequence[Important],
+    layers: Sequence[Found],
+    passes: int,
+    audit_result: tuple[int, int],
+    seed: Sequence[int],
+) -> Draft:
+    """What is said of one input's important operations and their features. `seed`: for the random circuits."""
+    strict = reconstruct(frame, layers, rule=options.sets)
+    lenient = reconstruct(frame, layers, lenient=True, rule=options.sets)
+    correct = trace.prediction in frame.answers
+    explained = correct and frame.leads(set(strict.arrived), trace.prediction)
+    leniently = frame.leads(set(lenient.arrived), None)
+    chain = downwards(frame.rows, [found.operations for found in layers])
+    ways, steps = directions(frame)
+    found = np.concatenate([part.operations for part in layers])
+    pairs = (found[:, 1], found[:, 2])
+    kind = np.concatenate(lenient.kind)
+    at_layer = np.repeat(np.arange(len(layers)), [len(part.operations) for part in layers])
+    patterns = (
+        layer.pattern.numpy()[tuple(part.operations.T)] for layer, part in zip(trace.layers, layers, strict=True)
+    )
+    return Draft(
+        frame=frame,
+        prediction=trace.prediction,
+        logit=trace.logit,
+        correct=correct,
+        operations=np.column_stack([at_layer, found, kind, ways[pairs], steps[pairs]]),
+        weight=np.concatenate(list(patterns)),
+        **{name: np.concatenate([getattr(part, name) for part in important]) for name in ("by", "drop", "change")},
+        target_features=_features([(part.in_target, part.target_change) for part in layers]),
+        source_features=_features([(part.in_source, part.source_change) for part in layers]),
+        matched=_matched(frame, layers, lenient, kind),
+        strict=_reading(trace, frame, layers, strict, explained, options, ways, seed),
+        lenient=_reading(trace, frame, layers, lenient, leniently, options, ways, seed),
+        connected=_connected(frame, chain[0], leniently, options.mode),
+        passes=passes,
+        audited=audit_result[0],
+        missed=audit_result[1],
+    )
+
+
+def _connected(frame: Frame, rows: np.ndarray, leniently: bool, mode: Mode) -> bool | None:
+    if mode == "screened":
+        return True if leniently else None
+    return frame.leads(set(holders(frame, rows)), None)
+
+
+def _reading(
+    trace: Trace,
+    frame: Frame,
+    layers: Sequence[Found],
+    found: Reconstruction,
+    explained: bool,
+    options: Options,
+    ways: np.ndarray,
+    seed: Sequence[int],
+) -> ReadingDraft:
+    ranked: list[np.ndarray] = []
+    largest: list[np.ndarray] = []
+    best: list[np.ndarray] = []
+    for layer, (part, kind, kept) in enumerate(zip(layers, found.kind, found.kept, strict=True)):
+        _, target, source = part.operations.T
+        way = ways[target, source]
+        merges = kept & (kind <= POSITION) & (way <= 1)
+        way = np.minimum(way, 1)
+        ranked.append(merges)
+        enough = full(frame, found.sets[layer], layer)
+        largest.append(merges & enough[way, target] & enough[way, source])
+        if options.mode == "exact":
+            enough = full_of_vertex(frame, found.sets[layer])
+            best.append(merges & enough[way, target] & enough[way, source])
+    circuit = [part.operations[kept] for part, kept in zip(layers, found.kept, strict=True)]
+    return ReadingDraft(
+        explained=explained,
+        links=np.concatenate(found.links),
+        kept=np.concatenate(found.kept),
+        ranked=np.concatenate(ranked),
+        maximal=np.concatenate(largest),
+        maximal_vertex=np.concatenate(best) if best else None,
+        sets=np.stack(found.sets),
+        trust=trust(trace, circuit, options.alpha, seed) if options.trust else None,
+    )
+
+
+def _features(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Listed:
+    """The features that are present (S x F), and how much they change the product."""
+    present, change = (np.concatenate(both) for both in zip(*parts, strict=True))
+    at, which = np.nonzero(present)
+    return Listed(at, which, change[at, which])
+
+
+def _matched(frame: Frame, layers: Sequence[Found], reading: Reconstruction, kind: np.ndarray) -> Listed:
+    """The vertices that make a merge, from the features that its rows' sets hold."""
+    both = zip(layers, reading.sets[:-1], strict=True)
+    held = [
+        (part.in_target & now[part.operations[:, 1]], part.in_source & now[part.operations[:, 2]]) for part, now in both
+    ]
+    in_target, in_source = (np.concatenate(side) for side in zip(*held, strict=True))
+    vertices = len(frame.vertices)
+    tokens = (in_target & in_source)[:, :vertices] & (kind == TOKEN)[:, None]
+    by_token, which = np.nonzero(tokens)
+    by_position, edge = np.nonzero(position_matches(frame, in_target, in_source) & (kind == POSITION)[:, None])
+    ends = frame.vertex_of_row[frame.edge_features[edge] - vertices]
+    at = np.concatenate([by_token, np.repeat(by_position, 2)])
+    found = np.concatenate([np.array(frame.vertices)[which], ends.reshape(-1)])
+    order = np.argsort(at, kind="stable")
+    return Listed(at[order], found[order], np.empty(0))
