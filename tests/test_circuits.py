@@ -196,8 +196,9 @@ def test_an_audit_finds_what_a_screen_leaves_out(monkeypatch: pytest.MonkeyPatch
 
 def _measure_none(
     trace: Trace, layer: int, chosen: np.ndarray, watched: np.ndarray, alpha: float, kappa: float
-) -> tuple[Important, int]:
-    return decide(effects(trace, layer, np.empty((0, 4), np.int64), watched), alpha, kappa), 0
+) -> tuple[Important, np.ndarray]:
+    nothing = np.empty((0, 4), np.int64)
+    return decide(effects(trace, layer, nothing, watched), alpha, kappa), nothing
 
 
 def test_threads_and_order_change_nothing() -> None:

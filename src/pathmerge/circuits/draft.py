@@ -85,6 +85,7 @@ class Draft:
 
 def draft(
     trace: Trace,
+    g: int,
     frame: Frame,
     options: Options,
     important: Sequence[Important],
@@ -93,11 +94,12 @@ def draft(
     audit_result: tuple[int, int],
     seed: Sequence[int],
 ) -> Draft:
-    """What is said of one input's important operations and their features. `seed`: for the random circuits."""
+    """What is said of the important operations, and their features, of input g. `seed`: for the random circuits."""
     strict = reconstruct(frame, layers, rule=options.sets)
     lenient = reconstruct(frame, layers, lenient=True, rule=options.sets)
-    correct = trace.prediction in frame.answers
-    explained = correct and frame.leads(set(strict.arrived), trace.prediction)
+    prediction = int(trace.predictions[g])
+    correct = prediction in frame.answers
+    explained = correct and frame.leads(set(strict.arrived), prediction)
     leniently = frame.leads(set(lenient.arrived), None)
     chain = downwards(frame.rows, [found.operations for found in layers])
     ways, steps = directions(frame)
@@ -105,22 +107,24 @@ def draft(
     pairs = (found[:, 1], found[:, 2])
     kind = np.concatenate(lenient.kind)
     at_layer = np.repeat(np.arange(len(layers)), [len(part.operations) for part in layers])
-    patterns = (
-        layer.pattern.numpy()[tuple(part.operations.T)] for layer, part in zip(trace.layers, layers, strict=True)
-    )
+    weight = [
+        layer.pattern.numpy()[head, trace.first[g] + target, source]
+        for layer, (head, target, source) in zip(trace.layers, (part.operations.T for part in layers), strict=True)
+    ]
+    alone = trace.one(g) if options.trust else None
     return Draft(
         frame=frame,
-        prediction=trace.prediction,
-        logit=trace.logit,
+        prediction=prediction,
+        logit=float(trace.best[g]),
         correct=correct,
         operations=np.column_stack([at_layer, found, kind, ways[pairs], steps[pairs]]),
-        weight=np.concatenate(list(patterns)),
+        weight=np.concatenate(weight),
         **{name: np.concatenate([getattr(part, name) for part in important]) for name in ("by", "drop", "change")},
         target_features=_features([(part.in_target, part.target_change) for part in layers]),
         source_features=_features([(part.in_source, part.source_change) for part in layers]),
         matched=_matched(frame, layers, lenient, kind),
-        strict=_reading(trace, frame, layers, strict, explained, options, ways, seed),
-        lenient=_reading(trace, frame, layers, lenient, leniently, options, ways, seed),
+        strict=_reading(alone, frame, layers, strict, explained, options, ways, seed),
+        lenient=_reading(alone, frame, layers, lenient, leniently, options, ways, seed),
         connected=_connected(frame, chain[0], leniently, options.mode),
         passes=passes,
         audited=audit_result[0],
@@ -135,7 +139,7 @@ def _connected(frame: Frame, rows: np.ndarray, leniently: bool, mode: Mode) -> b
 
 
 def _reading(
-    trace: Trace,
+    trace: Trace | None,
     frame: Frame,
     layers: Sequence[Found],
     found: Reconstruction,
@@ -167,7 +171,7 @@ def _reading(
         maximal=np.concatenate(largest),
         maximal_vertex=np.concatenate(best) if best else None,
         sets=np.stack(found.sets),
-        trust=trust(trace, circuit, options.alpha, seed) if options.trust else None,
+        trust=None if trace is None else trust(trace, circuit, options.alpha, seed),
     )
 
 

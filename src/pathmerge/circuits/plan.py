@@ -57,7 +57,7 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
         check_problem(batch)
     longest = max(batches, key=lambda batch: int((batch.edges[0, :, 0] > 0).sum()))
     tokens = subject.tokens(longest)[0]
-    trace = record(subject, tokens)
+    trace = record(subject, tokens[None])
     frame = frame_of(longest, 0, tokens, trace.rows, subject.has_positions)
     n, heads = len(trace.rows), subject.heads
     with Workers(1):
@@ -68,7 +68,7 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
             seconds = time.perf_counter() - began
             passes = circuit.passes if circuit is not None else 0
         else:
-            watched = important_last(trace, options.alpha).operations[:, [0, 2]]
+            watched = important_last(trace, options.alpha).operations
             layers = [(layer, all_operations(trace, layer)) for layer in range(subject.layers - 1)]
             seconds = sum(_timed(trace, layer, operations, watched) for layer, operations in layers)
             passes = sum(len(operations) for _, operations in layers)
