@@ -120,11 +120,8 @@ def _contents(names: np.ndarray, sets: np.ndarray) -> tuple[tuple[tuple[int, ...
 def _features(frame: Frame, listed: Listed, count: int) -> list[tuple[Feature, ...]]:
     """For each operation the features it depends on."""
     names = frame.features
-    named = [names[f] for f in listed.which.tolist()]
-    changes = _rounded(listed.value).tolist()
-    return _grouped(
-        [Feature(kind, name, change) for (kind, name), change in zip(named, changes, strict=True)], listed.at, count
-    )
+    kinds, values = zip(*(names[f] for f in listed.which.tolist()), strict=True) if len(listed.which) else ((), ())
+    return _grouped(map(Feature, kinds, values, _rounded(listed.value).tolist()), listed.at, count)
 
 
 def _grouped(values: Iterable[Value], at: np.ndarray, count: int) -> list[tuple[Value, ...]]:

@@ -65,6 +65,7 @@ def check_model(model: Any, batch: Batch, *, reference: Callable[[Tensor], Tenso
 def _checks(subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], Tensor] | None) -> Iterator[Check]:
     try:
         traces = [record(subject, row[None]) for row in tokens]
+        together = record(subject, tokens)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         line = " ".join(str(error).split())[:200]
         yield Check("an ordinary pass", False, f"{type(error).__name__}: {line}")
@@ -76,6 +77,8 @@ def _checks(subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], 
         wanted = reference(tokens)
         apart = max(float((trace.logits[0] - row).abs().max()) for trace, row in zip(traces, wanted, strict=True))
         yield _near("the same logits as the model itself", apart)
+    apart = float((together.logits - torch.cat([trace.logits for trace in traces])).abs().max())
+    yield _near("each input by itself", apart)
     yield from _rows_alone(subject, trace)
     yield _near("a frozen replay gives the same logits", _replayed(trace))
     everything = torch.ones(subject.layers, *trace.layers[0].pattern.shape, dtype=torch.bool)

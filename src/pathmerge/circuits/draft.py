@@ -1,7 +1,7 @@
 """Everything that is said of a circuit, still as arrays: step V under both readings, and what follows from it.
 
-A circuit is some thousand small objects. To make them takes less time than to send them from one process to another,
-so a worker sends this, and `pathmerge.circuits.assemble` makes the objects where they are wanted.
+A circuit is some thousand small objects. To make them takes less time than to send them from one process to another, so
+a worker sends this, and `pathmerge.circuits.assemble` makes the objects where they are wanted.
 
 Shapes: S important operations of all layers, in their order; F features, n rows, L layers.
 """
@@ -9,13 +9,13 @@ Shapes: S important operations of all layers, in their order; F features, n rows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pathmerge.circuits.files import Mode, Trust
 from pathmerge.circuits.frame import Frame
-from pathmerge.circuits.merges import directions, full, full_of_vertex
+from pathmerge.circuits.merges import directions, full, full_of_vertex, radii
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.perturb import Important
 from pathmerge.circuits.reconstruct import (
@@ -101,30 +101,30 @@ def draft(
     correct = prediction in frame.answers
     explained = correct and frame.leads(set(strict.arrived), prediction)
     leniently = frame.leads(set(lenient.arrived), None)
-    chain = downwards(frame.rows, [found.operations for found in layers])
-    ways, steps = directions(frame)
+    chain = downwards(frame.rows, [part.operations for part in layers])
     found = np.concatenate([part.operations for part in layers])
-    pairs = (found[:, 1], found[:, 2])
-    kind = np.concatenate(lenient.kind)
+    ways, steps = (values[found[:, 1], found[:, 2]] for values in directions(frame))
     at_layer = np.repeat(np.arange(len(layers)), [len(part.operations) for part in layers])
+    operations = np.column_stack([at_layer, found])
+    kind = np.concatenate(lenient.kind)
     weight = [
         layer.pattern.numpy()[head, trace.first[g] + target, source]
         for layer, (head, target, source) in zip(trace.layers, (part.operations.T for part in layers), strict=True)
     ]
     alone = trace.one(g) if options.trust else None
     return Draft(
-        frame=frame,
+        frame=replace(frame),  # without what it has worked out
         prediction=prediction,
         logit=float(trace.best[g]),
         correct=correct,
-        operations=np.column_stack([at_layer, found, kind, ways[pairs], steps[pairs]]),
+        operations=np.column_stack([operations, kind, ways, steps]),
         weight=np.concatenate(weight),
         **{name: np.concatenate([getattr(part, name) for part in important]) for name in ("by", "drop", "change")},
         target_features=_features([(part.in_target, part.target_change) for part in layers]),
         source_features=_features([(part.in_source, part.source_change) for part in layers]),
         matched=_matched(frame, layers, lenient, kind),
-        strict=_reading(alone, frame, layers, strict, explained, options, ways, seed),
-        lenient=_reading(alone, frame, layers, lenient, leniently, options, ways, seed),
+        strict=_reading(alone, frame, layers, strict, explained, options, operations, ways, seed),
+        lenient=_reading(alone, frame, layers, lenient, leniently, options, operations, ways, seed),
         connected=_connected(frame, chain[0], leniently, options.mode),
         passes=passes,
         audited=audit_result[0],
@@ -145,31 +145,28 @@ def _reading(
     found: Reconstruction,
     explained: bool,
     options: Options,
+    operations: np.ndarray,
     ways: np.ndarray,
     seed: Sequence[int],
 ) -> ReadingDraft:
-    ranked: list[np.ndarray] = []
-    largest: list[np.ndarray] = []
-    best: list[np.ndarray] = []
-    for layer, (part, kind, kept) in enumerate(zip(layers, found.kind, found.kept, strict=True)):
-        _, target, source = part.operations.T
-        way = ways[target, source]
-        merges = kept & (kind <= POSITION) & (way <= 1)
-        way = np.minimum(way, 1)
-        ranked.append(merges)
-        enough = full(frame, found.sets[layer], layer)
-        largest.append(merges & enough[way, target] & enough[way, source])
-        if options.mode == "exact":
-            enough = full_of_vertex(frame, found.sets[layer])
-            best.append(merges & enough[way, target] & enough[way, source])
-    circuit = [part.operations[kept] for part, kept in zip(layers, found.kept, strict=True)]
+    """`operations`: layer, head, target, source, S x 4; `ways`: the direction of each."""
+    layer, _, target, source = operations.T
+    kept = np.concatenate(found.kept)
+    ranked = kept & (np.concatenate(found.kind) <= POSITION) & (ways <= 1)
+    way = np.minimum(ways, 1)
+    radius = radii(frame, np.stack(found.sets[:-1]))
+
+    def merging(enough: np.ndarray) -> np.ndarray:
+        return ranked & enough[way, layer, target] & enough[way, layer, source]
+
+    circuit = [part.operations[own] for part, own in zip(layers, found.kept, strict=True)]
     return ReadingDraft(
         explained=explained,
         links=np.concatenate(found.links),
-        kept=np.concatenate(found.kept),
-        ranked=np.concatenate(ranked),
-        maximal=np.concatenate(largest),
-        maximal_vertex=np.concatenate(best) if best else None,
+        kept=kept,
+        ranked=ranked,
+        maximal=merging(full(frame, radius)),
+        maximal_vertex=merging(full_of_vertex(frame, radius)) if options.mode == "exact" else None,
         sets=np.stack(found.sets),
         trust=None if trace is None else trust(trace, circuit, options.alpha, seed),
     )

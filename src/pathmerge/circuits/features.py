@@ -23,17 +23,20 @@ from pathmerge.circuits.trace import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Responses:
-    """How the products of one layer change when a feature is perturbed in one of the two rows, for one input."""
+    """The products of one layer when a feature is perturbed in one of the two rows, for one input."""
 
+    products: np.ndarray
+    """Q_j·K_i, unperturbed, H x n x n (j, i)."""
     target: np.ndarray
-    """Q̃_j·K_i - Q_j·K_i, H x F x n x n (j, i)."""
+    """Q̃_j·K_i, H x F x n x n (j, i)."""
     source: np.ndarray
-    """Q_j·K̃_i - Q_j·K_i, H x F x n x n (i, j)."""
+    """Q_j·K̃_i, H x F x n x n (i, j)."""
 
     def of(self, operations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The changes for some operations (S x 3: head, target, source), S x F each."""
+        """How much they change the products of some operations (S x 3: head, target, source), S x F each."""
         head, target, source = operations.T
-        return self.target[head, :, target, source], self.source[head, :, source, target]
+        was = self.products[head, target, source][:, None]
+        return self.target[head, :, target, source] - was, self.source[head, :, source, target] - was
 
 
 def perturbed_inputs(tokens: Tensor, rows: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
@@ -60,7 +63,7 @@ def responses(trace: Trace, frames: Sequence[Frame]) -> list[list[Responses]]:
     copies, without = (torch.cat(parts) for parts in zip(*inputs, strict=True))
     embedded = model.embed(copies, without).split([len(part) for part, _ in inputs])
     own = [x[:, trace.rows[low:high]].flatten(0, 1) for x, (low, high) in zip(embedded, limits, strict=True)]
-    x, parts = torch.cat(own), np.cumsum([0, *map(len, own)]).tolist()
+    x, parts = torch.cat(own), list(pairwise(np.cumsum([0, *map(len, own)]).tolist()))
     base = [torch.arange(low, high).repeat(len(part)) for (part, _), (low, high) in zip(inputs, limits, strict=True)]
     places = torch.cat(base)
     rows = trace.rows[places]
@@ -68,25 +71,28 @@ def responses(trace: Trace, frames: Sequence[Frame]) -> list[list[Responses]]:
     for at, layer in enumerate(trace.layers):
         q, k, v = model.project(at, x, rows)
         assert q is not None
+        for own, (low, high), (begin, end) in zip(found, limits, parts, strict=True):
+            own.append(_responses(layer.q[low:high], layer.k[low:high], q[begin:end], k[begin:end]))
+        if at + 1 == len(trace.layers):
+            break
         mixed = torch.empty(v.shape)
-        for g, (low, high) in enumerate(limits):
-            part = slice(parts[g], parts[g + 1])
-            found[g].append(_responses(layer.q[low:high], layer.k[low:high], q[part], k[part]))
-            pattern = layer.pattern[:, low:high, : high - low]
-            values = v[part].view(-1, high - low, *v.shape[1:]).transpose(1, 2)
-            mixed[part] = torch.matmul(pattern, values).transpose(1, 2).flatten(0, 1)
-        if at + 1 < len(trace.layers):
-            x = model.update(at, x, mixed, layer.gate[places])
+        for (low, high), (begin, end) in zip(limits, parts, strict=True):
+            values = v[begin:end].view(-1, high - low, *v.shape[1:]).transpose(1, 2)
+            sums = torch.matmul(layer.pattern[:, low:high, : high - low], values)
+            mixed[begin:end] = sums.transpose(1, 2).flatten(0, 1)
+        x = model.update(at, x, mixed, layer.gate.index_select(0, places))
     return found
 
 
 def _responses(base_q: Tensor, base_k: Tensor, q: Tensor, k: Tensor) -> Responses:
     """From one input's queries and keys, recorded (n x H x K) and with each feature perturbed (F·n x H x K)."""
     shape = (base_q.shape[1], -1, len(base_q), len(base_q))
-    products = torch.matmul(base_q.transpose(0, 1), base_k.permute(1, 2, 0))[:, None]
-    target = torch.matmul(q.transpose(0, 1), base_k.permute(1, 2, 0)).view(shape).sub_(products)
-    source = torch.matmul(k.transpose(0, 1), base_q.permute(1, 2, 0)).view(shape).sub_(products.transpose(2, 3))
-    return Responses(target=target.numpy(), source=source.numpy())
+    keys, queries = base_k.permute(1, 2, 0), base_q.permute(1, 2, 0)
+    return Responses(
+        products=torch.matmul(base_q.transpose(0, 1), keys).numpy(),
+        target=torch.matmul(q.transpose(0, 1), keys).view(shape).numpy(),
+        source=torch.matmul(k.transpose(0, 1), queries).view(shape).numpy(),
+    )
 
 
 def dependencies(change: np.ndarray, falls: np.ndarray, threshold: float) -> np.ndarray:

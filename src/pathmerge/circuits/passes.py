@@ -197,12 +197,8 @@ def _finish(trace: Trace, passes: Passes, watched: Watched, tokens: np.ndarray) 
         q, _, _ = model.project(at, asking.x, _positions(trace, asking))
         assert q is not None
         fresh = _scores(trace, asking, q, layer.k)
-    begin, count, places = (
-        trace.first[passes.owner],
-        trace.counts[passes.owner],
-        np.empty(layer.scores.shape[2], np.int64),
-    )
-    change = np.empty(len(passes), np.float32)
+    begin, count = trace.first[passes.owner], trace.counts[passes.owner]
+    places, change = np.empty(layer.scores.shape[2], np.int64), np.empty(len(passes), np.float32)
     kernels.changes(
         passes.first, passes.rows, begin, count, passes.owner, asked, _array(q), _array(k), _array(layer.q),
         _array(layer.k), watched.pairs, watched.first, watched.was, places, change,

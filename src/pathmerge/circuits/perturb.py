@@ -23,7 +23,7 @@ from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import attention as kernels
 
 ZERO, MAXIMUM = 0, 1
-CHUNK = 2**21
+CHUNK = 2**19
 """Numbers in the largest array of a part of the work."""
 NOTHING = np.empty((0, 3), np.int64)
 """No last-layer operations to watch."""
@@ -86,7 +86,7 @@ def measure(
         begin = trace.first[owner]
         mixed = torch.empty(len(part), heads, width)
         kernels.perturb(*(at.base[i] for i in (0, 1, 4, 5)), part, begin, trace.counts[owner], mixed.numpy())
-        after = model.update(layer, at.x[torch.from_numpy(part[:, 1])], mixed)
+        after = model.update(layer, at.x.index_select(0, torch.from_numpy(part[:, 1])), mixed)
         if layer == model.layers - 1:
             logit[places] = model.logits(after).numpy()[np.arange(len(part)), tokens[owner]]
             continue

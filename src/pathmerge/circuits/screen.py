@@ -114,8 +114,9 @@ def candidates(
         for response, layer, possible in zip(given, trace.layers, found, strict=True):
             following = np.empty_like(sets)
             links.linkable(
-                response.target, response.source, np.float32(threshold), sets, len(frame.vertices),
-                frame.edge_features, frame.query_features, layer.allowed.numpy(), begin, possible, following,
+                response.products, response.target, response.source, np.float32(threshold), sets,
+                len(frame.vertices), frame.edge_features, frame.query_features, layer.allowed.numpy(), begin, possible,
+                following,
             )  # fmt: skip
             sets = following
     return found

@@ -115,7 +115,10 @@ class TransformerSubject:
             self._rotation = rotation(tokens, self.head_width, model.ln_final.weight)
         final = model.ln_final
         self._final = (final.weight.detach(), final.bias.detach())
-        self._outer = {name: value.detach() for name, value in model.outer_weights().items()}
+        # Column by column: what `unembed` multiplies with are their transposes, and with a small matrix the other way
+        # round, too, the rounding depends on the number of rows (see `_product`).
+        outer = {name: value.detach() for name, value in model.outer_weights().items()}
+        self._outer = {name: value.t().contiguous().t() if value.ndim == 2 else value for name, value in outer.items()}
 
     def tokens(self, batch: Batch) -> Tensor:
         return self.model.inputs(batch).tokens

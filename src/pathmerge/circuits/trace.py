@@ -151,7 +151,7 @@ class Trace:
 @torch.no_grad()
 def record(model: Explainable, tokens: Tensor) -> Trace:
     """Run the model on some inputs (G x T tokens, or G x T x 3)."""
-    may = model.allowed(tokens)
+    may = model.allowed(tokens).expand(len(tokens), -1, -1)
     count, width = may.shape[:2]
     rows = [np.flatnonzero(reads) for reads in may[:, -1].numpy()]
     if not all(map(len, rows)):

@@ -273,7 +273,8 @@ def changes(first, rows, begin, count, owner, asked, q, k, base_q, base_k, watch
 def moved(x, base, places, least, out):
     """Which rows differ from their base row, base[places[m]], by at least `least` somewhere."""
     for m in range(x.shape[0]):
-        most = _ZERO
+        out[m] = False
         for j in range(x.shape[1]):
-            most = max(most, abs(x[m, j] - base[places[m], j]))
-        out[m] = most >= least
+            if abs(x[m, j] - base[places[m], j]) >= least:
+                out[m] = True
+                break
