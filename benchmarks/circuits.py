@@ -54,10 +54,10 @@ def brute_force(model: Transformer, tokens: torch.Tensor, passes: int) -> float:
 def exact(model: Any, batch: pm.Batch, threads: int) -> tuple[float, bool]:
     """Seconds per input, and whether extrapolated from a part of the operations."""
     subject = as_explainable(model)
-    tokens = subject.tokens(batch)[0]
+    tokens = subject.tokens(batch)[:1]
     torch.set_num_threads(1)
     trace = record(subject, tokens)
-    watched = important_last(trace, 0.4).operations[:, [0, 2]]
+    watched = important_last(trace, 0.4).operations
     estimate = 0.0
     for layer in range(subject.layers - 1):
         operations = all_operations(trace, layer)

@@ -64,7 +64,8 @@ def check_model(model: Any, batch: Batch, *, reference: Callable[[Tensor], Tenso
 
 def _checks(subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], Tensor] | None) -> Iterator[Check]:
     try:
-        traces = [record(subject, row) for row in tokens]
+        traces = [record(subject, row[None]) for row in tokens]
+        together = record(subject, tokens)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         line = " ".join(str(error).split())[:200]
         yield Check("an ordinary pass", False, f"{type(error).__name__}: {line}")
@@ -74,8 +75,10 @@ def _checks(subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], 
     yield from _shapes(subject, trace)
     if reference is not None:
         wanted = reference(tokens)
-        apart = max(float((trace.logits - row).abs().max()) for trace, row in zip(traces, wanted, strict=True))
+        apart = max(float((trace.logits[0] - row).abs().max()) for trace, row in zip(traces, wanted, strict=True))
         yield _near("the same logits as the model itself", apart)
+    apart = float((together.logits - torch.cat([trace.logits for trace in traces])).abs().max())
+    yield _near("each input by itself", apart)
     yield from _rows_alone(subject, trace)
     yield _near("a frozen replay gives the same logits", _replayed(trace))
     everything = torch.ones(subject.layers, *trace.layers[0].pattern.shape, dtype=torch.bool)
@@ -97,7 +100,7 @@ def _shapes(subject: Explainable, trace: Trace) -> Iterator[Check]:
         ("values", layer.v, (n, subject.heads, None)),
         ("residual rows", trace.last, (n, layer.x.shape[-1])),
         ("gates", layer.gate, (n, None)),
-        ("logits", trace.logits, (None,)),
+        ("logits", trace.logits, (1, None)),
     ):
         shape = tuple(value.shape)
         fits = len(shape) == len(dimensions) and all(b in (None, a) for a, b in zip(shape, dimensions, strict=True))
@@ -127,7 +130,7 @@ def _replayed(trace: Trace) -> float:
         _, _, v = model.project(at, x, trace.rows, queries=False)
         mixed = torch.einsum("hqs,shw->qhw", layer.pattern, v)
         x = model.update(at, x, mixed, layer.gate)
-    return float((model.logits(x[-1:])[0] - trace.logits).abs().max())
+    return float((model.logits(x[-1:]) - trace.logits).abs().max())
 
 
 def _live(subject: Explainable, traces: list[Trace]) -> Iterator[Check]:
@@ -138,7 +141,7 @@ def _live(subject: Explainable, traces: list[Trace]) -> Iterator[Check]:
             operations = all_operations(trace, layer)
             outcome = measure(trace, layer, operations[operations[:, 1] == len(trace.rows) - 1], NOTHING)
             if len(outcome.logit):
-                moved = max(moved, float((outcome.logit - trace.logit).abs().max()))
+                moved = max(moved, float(abs(outcome.logit - trace.best).max()))
         said = f"a perturbed weight moves the logit by {moved:.2g}"
         yield Check(f"attention of layer {layer} is live", moved > LIVE, said)
     for layer in range(subject.layers):
@@ -149,7 +152,7 @@ def _live(subject: Explainable, traces: list[Trace]) -> Iterator[Check]:
             moved = max(moved, float((other - subject.update(layer, at.x, at.mixed)).abs().max()))
         said = f"closing it moves the residual stream by {moved:.2g}"
         yield Check(f"gate of layer {layer} is live", moved > LIVE, said)
-    tokens, plain = traces[0].tokens[None], subject.embed(traces[0].tokens[None])
+    tokens, plain = traces[0].tokens, subject.embed(traces[0].tokens)
     if subject.has_positions:
         without = torch.zeros(tokens.shape[:2], dtype=torch.bool)
         without[0, -1] = True

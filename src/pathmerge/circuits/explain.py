@@ -1,28 +1,40 @@
 """From a model and an input to a circuit: steps I to V in order, and everything that is said of the result.
 
 Choices a reader could not guess:
-- Inputs are independent, so each is one process's work (a fork, where the system has it): much of the work is Python's,
+- Inputs are independent, so processes (forks, where the system has them) share them out: much of the work is Python's,
   and threads would wait for each other. Torch uses one core for it.
+- A process works on a few inputs at once: on one of 32 tokens, half of the time goes into calling small operations.
 - `exact` measures every operation. `screened` first finds out, without perturbing anything, which operations could be
   part of a circuit at all, and measures only those (`pathmerge.circuits.screen`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pathmerge.circuits.assemble import assemble
+from pathmerge.circuits.draft import Draft, draft
 from pathmerge.circuits.features import Responses, dependencies, responses
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.frame import Frame, frame_of
 from pathmerge.circuits.options import Options
-from pathmerge.circuits.perturb import Important, all_operations, decide, effects, important_last, limit
+from pathmerge.circuits.perturb import (
+    Important,
+    all_operations,
+    by_input,
+    decide,
+    effects,
+    important_last,
+    limit,
+    passes_of,
+)
 from pathmerge.circuits.reconstruct import Found, reconstruct
 from pathmerge.circuits.screen import audit, joined, measure_candidates
 from pathmerge.circuits.subject import Explainable, as_explainable
@@ -32,6 +44,11 @@ from pathmerge.models.transformer import Transformer
 from pathmerge.parallel import forked
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import SearchDistribution
+
+TOGETHER = 8
+"""Inputs that a process works on at once."""
+RESPONSES = 2**24
+"""Numbers in all responses of these inputs."""
 
 
 def explain(model: Any, example: Batch, options: Options | None = None, **settings: Any) -> Circuit:
@@ -68,13 +85,25 @@ def explain_all(
     tokens = subject.tokens(batch)
     about = {**describe(model, subject), **(source or {})}
 
-    def one(index: int) -> Circuit | None:
+    def some(indices: range) -> list[Draft | None]:
         with torch.inference_mode():
-            return _explain(subject, batch, index, tokens[index], options, about)
+            return _explain(subject, batch, indices, tokens[indices.start : indices.stop], options)
 
     if threads > 1:
         warm_up()
-    yield from forked(one, range(len(batch)), threads)
+    size = together(len(batch), tokens.shape[1], subject, threads)
+    groups = [range(low, min(low + size, len(batch))) for low in range(0, len(batch), size)]
+    for indices, drafts in zip(groups, forked(some, groups, threads), strict=True):
+        for index, made in zip(indices, drafts, strict=True):
+            yield None if made is None else assemble(made, batch, index, tokens[index], options, about)
+
+
+def together(inputs: int, width: int, subject: Explainable, threads: int) -> int:
+    """How many inputs of so many tokens a process works on at once: enough to keep the calls few, few enough for every
+    process to have several turns and for the responses, the largest arrays, to stay small."""
+    numbers = 2 * subject.layers * subject.heads * width**2 * (width + width // 3)
+    share = inputs if threads == 1 else inputs // (2 * threads)
+    return max(1, min(TOGETHER, RESPONSES // numbers, share))
 
 
 @cache
@@ -102,58 +131,70 @@ def describe(model: Any, subject: Explainable) -> dict[str, Any]:
 
 
 def _explain(
-    subject: Explainable, batch: Batch, index: int, tokens: Tensor, options: Options, about: dict[str, Any]
-) -> Circuit | None:
+    subject: Explainable, batch: Batch, indices: Sequence[int], tokens: Tensor, options: Options
+) -> list[Draft | None]:
+    """The drafts of some inputs of a batch, whose tokens are given."""
     trace = record(subject, tokens)
-    frame = frame_of(batch, index, tokens, trace.rows, subject.has_positions)
-    if frame.substitute == 0 and options.replacement == "absent":
-        return None
-    answers = responses(trace, frame)
-    audited = missed = 0
+    frames = {
+        index: frame_of(batch, index, own, rows, subject.has_positions)
+        for index, own, rows in zip(indices, tokens, trace.rows.split(trace.counts.tolist()), strict=True)
+    }
+    if options.replacement == "absent":
+        frames = {index: frame for index, frame in frames.items() if frame.substitute}
+        if not frames:
+            return [None for _ in indices]
+        trace = record(subject, tokens[[index in frames for index in indices]])
+    answers = responses(trace, list(frames.values()))
     if options.mode == "exact":
-        important, passes = measure_all(trace, options)
+        layers, passes = measure_all(trace, options)
     else:
         thresholds = (options.alpha, options.kappa1, options.kappa2)
-        important, passes = measure_candidates(trace, frame, answers, *thresholds)
+        layers, passes = measure_candidates(trace, list(frames.values()), answers, *thresholds)
+    important = zip(*(by_input(trace, found) for found in layers), strict=True)
+    made: dict[int, Draft] = {}
+    for g, ((index, frame), found, given) in enumerate(zip(frames.items(), important, answers, strict=True)):
+        seed = (options.seed, batch.first + index)
+        reasons = [why(trace, *pair, options.kappa2) for pair in zip(found, given, strict=True)]
         audited = _audited(options, frame) if subject.layers > 1 else 0
-    layers = [why(trace, *pair, options.kappa2) for pair in zip(important, answers, strict=True)]
-    if audited:
-        missed = _missed(trace, frame, answers, important, audited, options, batch.first + index)
-    return assemble(trace, frame, batch, index, options, important, answers, layers, passes, (audited, missed), about)
+        missed = _missed(trace.one(g), frame, given, found, audited, options, seed) if audited else 0
+        made[index] = draft(trace, g, frame, options, found, reasons, int(passes[g]), (audited, missed), seed)
+    return [made.get(index) for index in indices]
 
 
 def _audited(options: Options, frame: Frame) -> int:
+    if options.mode == "exact":
+        return 0
     return options.audit if options.audit is not None else 32 if frame.width > 48 else 0
 
 
 def _missed(
     trace: Trace,
     frame: Frame,
-    answers: list[Responses],
-    important: list[Important],
+    answers: Sequence[Responses],
+    important: Sequence[Important],
     count: int,
     options: Options,
-    index: int,
+    seed: Sequence[int],
 ) -> int:
     """How many of some more operations would be part of the circuit (lenient, which contains the strict one)."""
-    more = audit(trace, important, count, options.alpha, options.kappa1, (options.seed, index))
+    more = audit(trace, important, count, options.alpha, options.kappa1, seed)
     found = [*(joined(*pair) for pair in zip(important[:-1], more, strict=True)), important[-1]]
     layers = [why(trace, *pair, options.kappa2) for pair in zip(found, answers, strict=True)]
     kept = reconstruct(frame, layers, lenient=True, rule=options.sets).kept
     return sum(int(kept[layer][len(important[layer].operations) :].sum()) for layer in range(len(more)))
 
 
-def measure_all(trace: Trace, options: Options) -> tuple[list[Important], int]:
-    """Steps II and III on every operation; also how many passes it took."""
+def measure_all(trace: Trace, options: Options) -> tuple[list[Important], np.ndarray]:
+    """Steps II and III on every operation, for each layer; also how many passes it took for each input."""
     last = trace.model.layers - 1
     final = important_last(trace, options.alpha)
-    watched = final.operations[:, [0, 2]]
     found: list[Important] = []
-    passes = 0
+    passes = np.zeros(len(trace), np.int64)
     for layer in range(last):
         operations = all_operations(trace, layer)
-        passes += len(operations)
-        found.append(decide(effects(trace, layer, operations, watched), options.alpha, limit(trace, options.kappa1)))
+        passes += passes_of(trace, operations)
+        measured = effects(trace, layer, operations, final.operations)
+        found.append(decide(measured, options.alpha, limit(trace, options.kappa1)))
     return [*found, final], passes
 
 
@@ -165,4 +206,6 @@ def why(trace: Trace, important: Important, answers: Responses, kappa2: float) -
         operations=important.operations,
         in_target=dependencies(target, falls, limit(trace, kappa2)),
         in_source=dependencies(source, falls, limit(trace, kappa2)),
+        target_change=target,
+        source_change=source,
     )

@@ -110,6 +110,12 @@ class Frame:
                 level = following
         return steps
 
+    @cached_property
+    def reach(self) -> tuple[np.ndarray, np.ndarray]:
+        """Steps from each row's vertex to each of `vertices`, and the other way round, rows x vertices."""
+        here, there = self.vertex_of_row[:, None], np.array(self.vertices)
+        return self.distance[here, there], self.distance[there, here]
+
     def leads(self, through: set[int], second: int | None) -> bool:
         """Whether a path from start to goal, with `second` after start if given, has all its vertices in `through`."""
         if self.start not in through:

@@ -17,41 +17,34 @@ DIRECTIONS: tuple[Direction, ...] = ("forward", "backward", "same", "across", "n
 def directions(frame: Frame) -> tuple[np.ndarray, np.ndarray]:
     """For every target and source row, where the source's vertex lies seen from the target's (a number in DIRECTIONS),
     and how many steps away it is in that direction (-1 where there is no such number)."""
-    here, there = frame.vertex_of_row[:, None], frame.vertex_of_row[None, :]
-    ahead, back = frame.distance[here, there], frame.distance[there, here]
-    found = np.select([(here == 0) | (there == 0), here == there, ahead > 0, back > 0], [4, 2, 0, 1], 3)
-    return found, np.select([found == 2, found == 0, found == 1], [0, ahead, back], -1)
+    ahead = frame.distance[frame.vertex_of_row[:, None], frame.vertex_of_row]
+    back = ahead.T
+    nowhere = frame.vertex_of_row == 0
+    found = np.where(ahead > 0, 0, np.where(back > 0, 1, np.where(ahead == 0, 2, 3)))
+    found[nowhere] = found[:, nowhere] = 4
+    return found, np.where(found == 0, ahead, np.where(found == 1, back, np.where(found == 2, 0, -1)))
 
 
-def reach(frame: Frame, way: Direction) -> np.ndarray:
-    """Steps from each id to each in a direction; -1 where there is no path."""
-    return frame.distance if way == "forward" else frame.distance.T
+def radii(frame: Frame, sets: np.ndarray) -> np.ndarray:
+    """The longest distance, forward and backward, from each row's vertex to a vertex of its set, 2 x .. x rows; -1
+    without a vertex. sets: .. x rows x features."""
+    held = sets[..., : len(frame.vertices)]
+    inside = np.stack([np.where(held, steps, -1).max(-1) for steps in frame.reach])
+    inside[..., frame.vertex_of_row == 0] = -1
+    return inside
 
 
-def radii(frame: Frame, sets: np.ndarray, way: Direction) -> np.ndarray:
-    """For each row, the longest distance in a direction from its vertex to a vertex of its set; -1 without a vertex."""
-    steps = reach(frame, way)[frame.vertex_of_row][:, list(frame.vertices)]
-    inside = np.where(sets[:, : len(frame.vertices)], steps, -1).max(1)
-    return np.where(frame.vertex_of_row > 0, inside, -1)
+def full(frame: Frame, radius: np.ndarray) -> np.ndarray:
+    """Which rows' sets have the largest radius there can be before their layer (0, 1, 2, 4, …, or what there is), or a
+    larger one, 2 x layers x rows. A merge is maximal if both its rows' have. Larger: several merges in one layer can
+    more than double it."""
+    layer = np.arange(radius.shape[1])
+    most = np.where(layer > 0, 1 << np.clip(layer - 1, 0, 30), 0)
+    there = np.stack([steps.max(1) for steps in frame.reach])
+    return radius >= np.minimum(most[None, :, None], there[:, None])
 
 
-def largest(frame: Frame, layer: int, way: Direction) -> np.ndarray:
-    """For each row, the radius that path-merging can have reached before a layer: 0, 1, 2, 4, …, or what there is."""
-    most = (1 << min(layer - 1, 30)) if layer else 0
-    return np.minimum(most, reach(frame, way)[frame.vertex_of_row].max(1))
-
-
-def maximal(frame: Frame, sets: np.ndarray, layer: int, operations: np.ndarray, way: Direction) -> np.ndarray:
-    """Which merges (S x 2: target, source) have sets of the largest radius there can be, or larger, in both rows.
-
-    `sets` are those before the layer. Larger: several merges in one layer can more than double a radius."""
-    full = radii(frame, sets, way) >= largest(frame, layer, way)
-    return np.asarray(full[operations].all(1))
-
-
-def maximal_vertex(frame: Frame, sets: np.ndarray, operations: np.ndarray, way: Direction) -> np.ndarray:
-    """Which merge sets of a radius that no other row of the same vertex exceeds."""
-    radius = radii(frame, sets, way)
-    best = np.full(frame.most + 1, -1)
-    np.maximum.at(best, frame.vertex_of_row, radius)
-    return np.asarray((radius == best[frame.vertex_of_row])[operations].all(1))
+def full_of_vertex(frame: Frame, radius: np.ndarray) -> np.ndarray:
+    """Which rows' sets have a radius that no other row of the same vertex exceeds (2 x layers x rows)."""
+    same = frame.vertex_of_row[:, None] == frame.vertex_of_row
+    return radius == np.where(same, radius[..., None, :], -1).max(-1)

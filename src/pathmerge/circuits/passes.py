@@ -3,11 +3,14 @@
 Exact, and cheap because an operation changes one row: one layer up only that row's query, key and value are new, and a
 row that gives no weight to a changed row, before or after, stays as it is. The last layer needs only its last row.
 `skip` also drops rows that a layer changed by less than so much (screened results only).
+
+How a pass is computed depends on nothing but itself and its input, so that its result does not either.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,133 +24,214 @@ from pathmerge.kernels.rows import gather
 ROUNDING = 2e-8
 """A weight that cannot be seen beside 1 in float32."""
 DENSE = 0.3
-"""Where more than this share of the rows has changed, computing all of them at once is faster."""
+"""Where more than this share of a pass's rows has changed, computing all of them is faster."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """The changed rows of some passes before a layer: pass b owns first[b]..first[b+1]-1."""
+    """The changed rows of some passes before a layer: pass b owns first[b]..first[b+1]-1, and is one of input owner[b].
+    Passes of one input stand together; rows are counted within their input."""
 
+    owner: np.ndarray
     first: np.ndarray
     rows: np.ndarray
     x: Tensor
 
     def __len__(self) -> int:
-        return len(self.first) - 1
+        return len(self.owner)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.diff(self.first)
+
+    def each(self, values: np.ndarray) -> np.ndarray:
+        """Of one value for each input, that of each changed row."""
+        return np.repeat(values[self.owner], self.sizes)
+
+    def inputs(self) -> Iterator[tuple[int, int, int]]:
+        """The inputs that have passes: number, and where their changed rows begin and end."""
+        starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
+        limits = self.first[np.append(starts, len(self))].tolist()
+        return zip(self.owner[starts].tolist(), limits[:-1], limits[1:], strict=True)
+
+    def only(self, chosen: np.ndarray) -> Passes:
+        """Some of the passes."""
+        rows = np.repeat(chosen, self.sizes)
+        first = np.concatenate([[0], np.cumsum(self.sizes[chosen])])
+        return Passes(self.owner[chosen], first, self.rows[rows], self.x[torch.from_numpy(rows)])
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of each pass: the prediction's logit, and the products of last-layer operations."""
+    """What became of each pass: a logit, and the largest change of the products of watched last-layer operations."""
 
-    logit: Tensor
-    products: Tensor
+    logit: np.ndarray
+    change: np.ndarray
 
 
-def single_rows(rows: np.ndarray, x: Tensor) -> Passes:
+@dataclass(frozen=True)
+class Watched:
+    """Last-layer operations whose products are compared: (head, source) pairs, those of input g from first[g] on."""
+
+    pairs: np.ndarray
+    first: np.ndarray
+    was: np.ndarray
+    """Their products, unperturbed."""
+
+
+def watch(trace: Trace, operations: np.ndarray) -> Watched:
+    """Operations of the last layer into last rows, S x 3: head, target, source."""
+    head, target, source = operations[np.argsort(operations[:, 1], kind="stable")].T
+    layer, owner = trace.layers[-1], trace.owner[target]
+    was = (layer.q.numpy()[target, head] * layer.k.numpy()[trace.first[owner] + source, head]).sum(-1)
+    return Watched(np.stack([head, source], 1), np.searchsorted(owner, np.arange(len(trace) + 1)), was)
+
+
+def single_rows(owner: np.ndarray, rows: np.ndarray, x: Tensor) -> Passes:
     """Passes with one changed row each."""
-    return Passes(np.arange(len(rows) + 1), rows.astype(np.int64), x)
+    return Passes(owner, np.arange(len(rows) + 1), rows, x)
 
 
-def forward(trace: Trace, passes: Passes, layer: int, watched: np.ndarray, token: int, skip: float = 0.0) -> Outcome:
-    """Carry passes from before `layer` to the end, for the logit of `token` and the products of `watched` operations of
-    the last layer, S x 2 (head, source)."""
+def forward(
+    trace: Trace, passes: Passes, layer: int, watched: Watched, tokens: np.ndarray, skip: float = 0.0
+) -> Outcome:
+    """Carry passes from before `layer` to the end, for the logits of `tokens` (one for each input) and the products of
+    watched operations."""
     while layer < len(trace.layers) - 1:
-        passes = _through(trace, passes, layer, skip)
+        dense = passes.sizes > DENSE * trace.counts[passes.owner]
+        if dense.any() and not dense.all():
+            logit, change = np.empty(len(passes), np.float32), np.empty(len(passes), np.float32)
+            for chosen in (dense, ~dense):
+                part = forward(trace, passes.only(chosen), layer, watched, tokens, skip)
+                logit[chosen], change[chosen] = part.logit, part.change
+            return Outcome(logit, change)
+        passes = _through_whole(trace, passes, layer) if dense.any() else _through(trace, passes, layer, skip)
         layer += 1
-    return _finish(trace, passes, layer, watched, token)
+    return _finish(trace, passes, watched, tokens)
+
+
+def _positions(trace: Trace, passes: Passes) -> Tensor:
+    """Where each changed row stands in its input, padding counted."""
+    return trace.rows.index_select(0, torch.from_numpy(_places(trace, passes)))
+
+
+def _places(trace: Trace, passes: Passes) -> np.ndarray:
+    """Each changed row's place among the base rows."""
+    return passes.rows + passes.each(trace.first)
 
 
 def _through(trace: Trace, passes: Passes, at: int, skip: float) -> Passes:
+    """One layer, of passes of which few rows have changed."""
+    layer, model = trace.layers[at], trace.model
+    q, k, v = model.project(at, passes.x, _positions(trace, passes))
+    assert q is not None
+    stale, fresh = _scores(trace, passes, k, layer.q), _scores(trace, passes, q, layer.k)
+    asked = np.arange(len(passes.rows))
+    first, rows, source, mixed = _attend(trace, layer, passes, asked, q, k, v, fresh, stale)
+    after = model.update(at, _before(trace, layer, passes, first, rows, source), mixed)
+    following = Passes(passes.owner, first, rows, after)
+    return _moved(trace, following, trace.layers[at + 1].x, skip) if skip else following
+
+
+def _moved(trace: Trace, passes: Passes, base: Tensor, skip: float) -> Passes:
+    """Without the rows that changed by less than `skip`, in passes where they are enough to make up for looking."""
+    moved = np.empty(len(passes.rows), bool)
+    kernels.moved(passes.x.numpy(), base.numpy(), _places(trace, passes), np.float32(skip), moved)
+    counts = np.concatenate([[0], np.cumsum(moved)])
+    few = np.diff(counts[passes.first]) <= DENSE * passes.sizes
+    if not few.any():
+        return passes
+    kept = moved | ~np.repeat(few, passes.sizes)
+    counts = np.concatenate([[0], np.cumsum(kept)])
+    return Passes(passes.owner, counts[passes.first], passes.rows[kept], passes.x[torch.from_numpy(kept)])
+
+
+def _through_whole(trace: Trace, passes: Passes, at: int) -> Passes:
     """One layer, all rows."""
     layer, model = trace.layers[at], trace.model
-    if len(passes.rows) > DENSE * len(passes) * len(trace.rows):
-        passes = _filled(layer, passes)
-        q, k, v = model.project(at, passes.x, trace.at(passes.rows))
-        assert q is not None
-        after = model.update(at, passes.x, _attend_whole(trace, layer, len(passes), q, k, v))
-        return Passes(passes.first, passes.rows, after)
-    q, k, v = model.project(at, passes.x, trace.at(passes.rows))
+    passes = _filled(trace, layer, passes)
+    q, k, v = model.project(at, passes.x, _positions(trace, passes))
     assert q is not None
-    stale = _scores(trace, layer.q, k)
-    fresh = _scores(trace, q, layer.k)
-    asked = np.arange(len(passes.rows))
-    first, rows, source, mixed = _attend(trace, layer, passes, asked, q, k, v, fresh, stale, start=0)
-    after = model.update(at, _before(layer, passes, rows, source), mixed)
-    return _moved(Passes(first, rows, after), trace.layers[at + 1].x, skip) if skip else Passes(first, rows, after)
+    mixed = torch.empty(v.shape)
+    for g, low, high in passes.inputs():
+        mixed[low:high] = _attend_whole(trace, at, g, q[low:high], k[low:high], v[low:high])
+    return Passes(passes.owner, passes.first, passes.rows, model.update(at, passes.x, mixed))
 
 
-def _moved(passes: Passes, base: Tensor, skip: float) -> Passes:
-    """Without the rows that changed by less than `skip`, if there are enough of them to make up for looking."""
-    moved = np.empty(len(passes.rows), bool)
-    kernels.moved(passes.x.numpy(), base.numpy(), passes.rows, np.float32(skip), moved)
-    if moved.sum() > DENSE * len(moved):
-        return passes
-    counts = np.concatenate([[0], np.cumsum(moved)])
-    return Passes(counts[passes.first], passes.rows[moved], passes.x[torch.from_numpy(moved)])
-
-
-def _filled(layer: Layer, passes: Passes) -> Passes:
+def _filled(trace: Trace, layer: Layer, passes: Passes) -> Passes:
     """The same passes with all their rows."""
-    n = len(layer.x)
-    if len(passes.rows) == len(passes) * n:
+    sizes = trace.counts[passes.owner]
+    first = np.concatenate([[0], np.cumsum(sizes)])
+    if first[-1] == len(passes.rows):
         return passes
-    x = layer.x.repeat(len(passes), 1)
-    owner = np.repeat(np.arange(len(passes)), np.diff(passes.first))
-    x[torch.from_numpy(owner * n + passes.rows)] = passes.x
-    return Passes(np.arange(len(passes) + 1) * n, np.tile(np.arange(n), len(passes)), x)
+    rows = np.arange(first[-1]) - np.repeat(first[:-1], sizes)
+    x = layer.x[torch.from_numpy(rows + np.repeat(trace.first[passes.owner], sizes))]
+    x[torch.from_numpy(np.repeat(first[:-1], passes.sizes) + passes.rows)] = passes.x
+    return Passes(passes.owner, first, rows, x)
 
 
-def _finish(trace: Trace, passes: Passes, at: int, watched: np.ndarray, token: int) -> Outcome:
+def _attend_whole(trace: Trace, at: int, g: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The sums of values where all rows of all passes of an input have changed."""
+    n = int(trace.counts[g])
+    q, k, v = (value.view(-1, n, *value.shape[1:]).transpose(1, 2) for value in (q, k, v))
+    scores = torch.matmul(q, k.transpose(2, 3)).mul_(trace.scale)
+    if trace.sees_all(at):
+        pattern = torch.softmax(scores, -1)
+    else:
+        allowed = trace.layers[at].allowed[:, trace.first[g] : trace.first[g + 1], :n]
+        pattern = attention(scores.masked_fill_(~allowed, -math.inf))
+    return torch.matmul(pattern, v).transpose(1, 2).flatten(0, 1)
+
+
+def _finish(trace: Trace, passes: Passes, watched: Watched, tokens: np.ndarray) -> Outcome:
     """The last layer: its last row only."""
-    layer, model = trace.layers[at], trace.model
-    last = len(trace.rows) - 1
-    _, k, v = model.project(at, passes.x, trace.at(passes.rows), queries=False)
+    layer, model, at = trace.layers[-1], trace.model, len(trace.layers) - 1
+    _, k, v = model.project(at, passes.x, _positions(trace, passes), queries=False)
     # Of the changed rows only the last needs a query; the others' are never read.
-    mine = np.flatnonzero(passes.rows == last)
+    mine = np.flatnonzero(passes.rows == passes.each(trace.counts) - 1)
     asked = np.full(len(passes.rows), -1)
     asked[mine] = np.arange(len(mine))
-    q, fresh = layer.q[:0], torch.empty(len(layer.scores), 0, len(trace.rows))
+    asking = single_rows(passes.each(np.arange(len(trace)))[mine], passes.rows[mine], passes.x[torch.from_numpy(mine)])
+    q, fresh = layer.q[:0], torch.empty(len(layer.scores), 0, layer.scores.shape[2])
     if len(mine):
-        q, _, _ = model.project(at, passes.x.index_select(0, torch.from_numpy(mine)), trace.rows[-1:].expand(len(mine)))
+        q, _, _ = model.project(at, asking.x, _positions(trace, asking))
         assert q is not None
-        fresh = _scores(trace, q, layer.k)
-    products = torch.empty(len(passes), len(watched))
-    kernels.products(
-        passes.first, passes.rows, asked, _array(q), _array(k), _array(layer.q[-1]), _array(layer.k), watched,
-        products.numpy(),
+        fresh = _scores(trace, asking, q, layer.k)
+    begin, count = trace.first[passes.owner], trace.counts[passes.owner]
+    places, change = np.empty(layer.scores.shape[2], np.int64), np.empty(len(passes), np.float32)
+    kernels.changes(
+        passes.first, passes.rows, begin, count, passes.owner, asked, _array(q), _array(k), _array(layer.q),
+        _array(layer.k), watched.pairs, watched.first, watched.was, places, change,
     )  # fmt: skip
-    logit = torch.full((len(passes),), float(trace.logits[token]))
-    stale = _scores(trace, layer.q[last:], k)
-    first, changed, source, mixed = _attend(trace, layer, passes, asked, q, k, v, fresh, stale, start=last)
-    if len(changed):
-        after = model.update(at, _before(layer, passes, changed, source), mixed)
-        logit[torch.from_numpy(np.diff(first) > 0)] = model.logits(after)[:, token]
-    return Outcome(logit, products)
+    stale = torch.empty(len(layer.scores), len(k), 1)
+    last = passes.each(trace.first[1:]) - 1
+    kernels.last_scores(_array(k), last, _array(layer.q), np.float32(trace.scale), stale.numpy())
+    first, rows, source, mixed = _attend(trace, layer, passes, asked, q, k, v, fresh, stale, last_only=True)
+    token = tokens[passes.owner]
+    logit = trace.logits.numpy()[passes.owner, token]
+    if len(rows):
+        changed = np.diff(first) > 0
+        after = model.update(at, _before(trace, layer, passes, first, rows, source), mixed)
+        logit[changed] = model.logits(after).numpy()[np.arange(len(rows)), token[changed]]
+    return Outcome(logit, change)
 
 
-def _attend_whole(trace: Trace, layer: Layer, count: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The sums of values where all rows of all passes have changed."""
-    n = len(trace.rows)
-    q, k, v = (value.view(count, n, *value.shape[1:]).transpose(1, 2) for value in (q, k, v))
-    scores = torch.matmul(q, k.transpose(2, 3)).mul_(trace.scale)
-    if not layer.sees_all:
-        scores.masked_fill_(~layer.allowed, -math.inf)
-    pattern = torch.softmax(scores, -1) if layer.sees_all else attention(scores)
-    mixed = torch.matmul(pattern, v)
-    return mixed.transpose(1, 2).reshape(count * n, *mixed.shape[1::2])
+def _scores(trace: Trace, passes: Passes, x: Tensor, base: Tensor) -> Tensor:
+    """Scaled products of the changed rows' queries (or keys) with their input's base keys (or queries), H x M x n."""
+    found = torch.empty(x.shape[1], len(x), trace.layers[0].scores.shape[2])
+    for g, low, high in passes.inputs():
+        own = base[trace.first[g] : trace.first[g + 1]]
+        found[:, low:high, : len(own)] = torch.matmul(x[low:high].transpose(0, 1), own.permute(1, 2, 0))
+    return found.mul_(trace.scale)
 
 
-def _scores(trace: Trace, q: Tensor, k: Tensor) -> Tensor:
-    """Scaled products of all rows of one list with all of another, H x rows x rows."""
-    return torch.matmul(q.transpose(0, 1), k.permute(1, 2, 0)).mul_(trace.scale)
-
-
-def _before(layer: Layer, passes: Passes, rows: np.ndarray, source: np.ndarray) -> Tensor:
+def _before(
+    trace: Trace, layer: Layer, passes: Passes, first: np.ndarray, rows: np.ndarray, source: np.ndarray
+) -> Tensor:
     """The residual rows before the layer: of the pass where it had changed them, else of the base."""
     found = torch.empty(len(rows), passes.x.shape[1])
-    places = np.where(source >= 0, source, len(passes.x) + rows)
-    gather(passes.x.numpy(), layer.x.numpy(), places, found.numpy())
+    base = len(passes.x) + rows + np.repeat(trace.first[passes.owner], np.diff(first))
+    gather(passes.x.numpy(), layer.x.numpy(), np.where(source >= 0, source, base), found.numpy())
     return found
 
 
@@ -161,21 +245,22 @@ def _attend(
     v: Tensor,
     fresh: Tensor,
     stale: Tensor,
-    start: int,
+    *,
+    last_only: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Tensor]:
-    """The rows from `start` on that change in this layer's attention: pass limits, rows, where they were in the list of
-    changed rows (or -1), and their sums of values."""
-    n, heads, width = layer.v.shape
-    room = len(passes) * (n - start)
+    """The rows (or only the last ones) that change in this layer's attention: pass limits, rows, where they were in the
+    list of changed rows (or -1), and their sums of values."""
+    begin, count, n = trace.first[passes.owner], trace.counts[passes.owner], layer.scores.shape[2]
+    room = len(passes) if last_only else int(count.sum())
     out_rows, out_from = np.empty(room, np.int64), np.empty(room, np.int64)
     out_first = np.empty(len(passes) + 1, np.int64)
-    mixed = torch.empty(room, heads, width)
-    count = kernels.attend(
-        passes.first, passes.rows, asked, _array(q), _array(k), _array(v), fresh.numpy(), stale.numpy(), layer.base,
-        layer.allowed.numpy(), np.float32(trace.scale), start, np.float32(ROUNDING), np.empty(n, np.float32),
-        np.empty(n, np.int64), out_first, out_rows, out_from, mixed.numpy(),
+    mixed = torch.empty(room, *layer.v.shape[1:])
+    found = kernels.attend(
+        passes.first, passes.rows, begin, count, asked, _array(q), _array(k), _array(v), fresh.numpy(), stale.numpy(),
+        layer.base, layer.allowed.numpy(), np.float32(trace.scale), last_only, np.float32(ROUNDING),
+        np.empty(n, np.float32), np.empty(n, np.int64), out_first, out_rows, out_from, mixed.numpy(),
     )  # fmt: skip
-    return out_first, out_rows[:count], out_from[:count], mixed[:count]
+    return out_first, out_rows[:found], out_from[:found], mixed[:found]
 
 
 def _array(value: Tensor) -> np.ndarray:

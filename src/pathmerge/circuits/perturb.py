@@ -4,30 +4,34 @@ Each operation is perturbed twice: its weight to zero (the softmax without it), 
 (the row then divided by its sum). In the last layer only operations into the last row can matter, and what counts is
 the fall of the prediction's logit. Below, a change of the query-key product of an important last-layer operation counts
 too.
+
+Here an operation's target is a row among those of all inputs of the trace, its source one of its input's.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 
-from pathmerge.circuits.passes import ROUNDING, Outcome, forward, single_rows
+from pathmerge.circuits.passes import ROUNDING, Outcome, forward, single_rows, watch
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import attention as kernels
 
 ZERO, MAXIMUM = 0, 1
-CHUNK = 2**21
+CHUNK = 2**19
 """Numbers in the largest array of a part of the work."""
-NOTHING = np.empty((0, 2), np.int64)
+NOTHING = np.empty((0, 3), np.int64)
 """No last-layer operations to watch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effects:
-    """What perturbing the operations of one layer does, H x n x n x 2 (the last: to zero, to the maximum)."""
+    """What perturbing the operations of one layer does, H x R x n x 2 (the last: to zero, to the maximum)."""
 
     drop: np.ndarray
     """The fall of the prediction's logit."""
@@ -69,28 +73,47 @@ def measure(
 ) -> Outcome:
     """The outcome of each perturbation, by passes through the rest of the model.
 
-    `token`: whose logit to report; none: the prediction's.
+    `watched`: important operations of the last layer, S x 3; `token`: whose logit to report; none: the prediction's.
     """
-    token = trace.prediction if token is None else token
+    tokens = trace.predictions if token is None else np.full(len(trace), token)
     at, model = trace.layers[layer], trace.model
-    n, heads, width = at.v.shape
-    size = max(16, CHUNK // (n * heads * width))
-    logits, products = [], []
-    for low in range(0, len(operations), size):
-        part = operations[low : low + size]
+    heads, width = at.v.shape[1:]
+    watching = watch(trace, watched)
+    logit, change = np.empty(len(operations), np.float32), np.zeros(len(operations), np.float32)
+    for places in _parts(trace, operations, heads * width):
+        part = operations[places]
+        owner = trace.owner[part[:, 1]]
+        begin = trace.first[owner]
         mixed = torch.empty(len(part), heads, width)
-        kernels.perturb(*(at.base[i] for i in (0, 1, 4, 5)), part, mixed.numpy())
-        targets = torch.from_numpy(part[:, 1])
-        after = model.update(layer, at.x[targets], mixed)
+        kernels.perturb(*(at.base[i] for i in (0, 1, 4, 5)), part, begin, trace.counts[owner], mixed.numpy())
+        after = model.update(layer, at.x.index_select(0, torch.from_numpy(part[:, 1])), mixed)
         if layer == model.layers - 1:
-            logits.append(model.logits(after)[:, token])
+            logit[places] = model.logits(after).numpy()[np.arange(len(part)), tokens[owner]]
             continue
-        outcome = forward(trace, single_rows(part[:, 1], after), layer + 1, watched, token, skip)
-        logits.append(outcome.logit)
-        products.append(outcome.products)
-    if not logits:
-        return Outcome(torch.empty(0), torch.empty(0, len(watched)))
-    return Outcome(torch.cat(logits), torch.cat(products) if products else torch.empty(len(operations), 0))
+        passes = single_rows(owner, part[:, 1] - begin, after)
+        outcome = forward(trace, passes, layer + 1, watching, tokens, skip)
+        logit[places], change[places] = outcome.logit, outcome.change
+    return Outcome(logit, change)
+
+
+def _parts(trace: Trace, operations: np.ndarray, width: int) -> Iterator[np.ndarray]:
+    """Which operations to perturb together: those of one input in a row, cut where only their own number says so."""
+    owner = trace.owner[operations[:, 1]]
+    order = np.argsort(owner, kind="stable")
+    limits = np.searchsorted(owner[order], np.arange(len(trace) + 1)).tolist()
+    waiting: list[np.ndarray] = []
+    filled = 0.0
+    for n, (low, high) in zip(trace.counts.tolist(), pairwise(limits), strict=True):
+        size = max(16, CHUNK // (n * width))
+        for begin in range(low, high, size):
+            piece = order[begin : min(begin + size, high)]
+            if waiting and filled + len(piece) / size > 1:
+                yield np.concatenate(waiting)
+                waiting, filled = [], 0.0
+            waiting.append(piece)
+            filled += len(piece) / size
+    if waiting:
+        yield np.concatenate(waiting)
 
 
 def effects(trace: Trace, layer: int, operations: np.ndarray, watched: np.ndarray, skip: float = 0.0) -> Effects:
@@ -99,35 +122,25 @@ def effects(trace: Trace, layer: int, operations: np.ndarray, watched: np.ndarra
     shape = (*trace.layers[layer].pattern.shape, 2)
     drop, change = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     where = tuple(operations.T)
-    drop[where] = trace.logit - outcome.logit.numpy()
-    if len(watched):
-        was = products_of(trace, watched)
-        change[where] = np.abs(outcome.products.numpy() - was).max(1) if len(operations) else 0
+    drop[where] = trace.best[trace.owner[operations[:, 1]]] - outcome.logit
+    change[where] = outcome.change
     return Effects(drop=drop, change=change)
-
-
-def products_of(trace: Trace, watched: np.ndarray) -> np.ndarray:
-    """The products of last-layer operations (head, source) into the last row, unperturbed."""
-    layer = trace.layers[-1]
-    heads, sources = torch.from_numpy(watched[:, 0]), torch.from_numpy(watched[:, 1])
-    return (layer.q[-1, heads] * layer.k[sources, heads]).sum(-1).numpy()
 
 
 def important_last(trace: Trace, alpha: float) -> Important:
     """Step II."""
     layer = trace.model.layers - 1
-    last = np.array([len(trace.rows) - 1])
-    found = effects(trace, layer, all_operations(trace, layer, last), NOTHING)
+    found = effects(trace, layer, all_operations(trace, layer, trace.first[1:] - 1), NOTHING)
     return decide_last(trace, found, alpha)
 
 
 def decide_last(trace: Trace, found: Effects, alpha: float) -> Important:
-    """The operations whose fall exceeds α, or those with the largest fall if none does."""
+    """The operations whose fall exceeds α, or those with the largest fall of their input if none does."""
     by = found.drop > alpha
-    if not by.any():
-        there = trace.layers[-1].allowed.numpy()[:, -1]
-        by = np.zeros_like(by)
-        by[:, -1] = (found.drop[:, -1] == found.drop[:, -1][there].max()) & there[..., None]
+    for row in (trace.first[1:] - 1).tolist():
+        if not by[:, row].any():
+            there, drop = trace.layers[-1].allowed.numpy()[:, row], found.drop[:, row]
+            by[:, row] = (drop == drop[there].max()) & there[..., None]
     return select(found, by)
 
 
@@ -141,6 +154,23 @@ def select(found: Effects, by: np.ndarray) -> Important:
     return Important(
         operations=np.argwhere(chosen), by=by[chosen], drop=found.drop[chosen], change=found.change[chosen]
     )
+
+
+def passes_of(trace: Trace, operations: np.ndarray) -> np.ndarray:
+    """How many operations each input has."""
+    return np.bincount(trace.owner[operations[:, 1]], minlength=len(trace))
+
+
+def by_input(trace: Trace, found: Important) -> list[Important]:
+    """The operations of each input, their targets counted within it."""
+    owner = trace.owner[found.operations[:, 1]]
+    order = np.argsort(owner, kind="stable")
+    limits = np.searchsorted(owner[order], np.arange(len(trace) + 1)).tolist()
+    local = found.operations - trace.first[owner][:, None] * np.array([0, 1, 0])
+    return [
+        Important(operations=local[own], by=found.by[own], drop=found.drop[own], change=found.change[own])
+        for own in (order[low:high] for low, high in pairwise(limits))
+    ]
 
 
 def limit(trace: Trace, kappa: float) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pathmerge.circuits import perturb
-from pathmerge.circuits.explain import check_problem, explain_all
+from pathmerge.circuits.explain import check_problem, explain_all, together
 from pathmerge.circuits.frame import frame_of
 from pathmerge.circuits.options import Mode, Options
 from pathmerge.circuits.perturb import all_operations, important_last, measure
@@ -48,7 +48,8 @@ class Plan:
 
 @torch.no_grad()
 def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
-    """Estimates from the first input: a whole screened explanation of it, or a few timed passes of each layer."""
+    """Estimates from the first inputs: a whole screened explanation of as many as are worked on at once, or a few timed
+    passes of each layer of the first."""
     subject = as_explainable(model)
     batches = [batch for _, batch in inputs.batches]
     if not batches:
@@ -57,18 +58,20 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
         check_problem(batch)
     longest = max(batches, key=lambda batch: int((batch.edges[0, :, 0] > 0).sum()))
     tokens = subject.tokens(longest)[0]
-    trace = record(subject, tokens)
+    trace = record(subject, tokens[None])
     frame = frame_of(longest, 0, tokens, trace.rows, subject.has_positions)
     n, heads = len(trace.rows), subject.heads
+    size = together(len(longest), len(tokens), subject, threads)
     with Workers(1):
         if options.mode == "screened":
-            list(explain_all(model, longest[0], options, threads=1))  # compiles
+            some = longest.take(slice(0, size))
+            list(explain_all(model, some, options, threads=1))  # compiles
             began = time.perf_counter()
-            (circuit,) = explain_all(model, longest[0], options, threads=1)
-            seconds = time.perf_counter() - began
+            circuit, *_ = explain_all(model, some, options, threads=1)
+            seconds = (time.perf_counter() - began) / size
             passes = circuit.passes if circuit is not None else 0
         else:
-            watched = important_last(trace, options.alpha).operations[:, [0, 2]]
+            watched = important_last(trace, options.alpha).operations
             layers = [(layer, all_operations(trace, layer)) for layer in range(subject.layers - 1)]
             seconds = sum(_timed(trace, layer, operations, watched) for layer, operations in layers)
             passes = sum(len(operations) for _, operations in layers)
@@ -84,7 +87,7 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
         brute_force=2 * heads * n * n * (subject.layers - 1) + 2 * heads * n,
         passes=passes,
         seconds=seconds / threads,
-        memory=float(threads * (stored + frozen + working)),
+        memory=float(threads * (size * (stored + frozen) + working)),
     )
 
 

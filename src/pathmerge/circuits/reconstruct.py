@@ -16,6 +16,7 @@ import numpy as np
 
 from pathmerge.circuits.frame import Frame
 from pathmerge.circuits.options import SetRule
+from pathmerge.kernels.links import carry
 
 TOKEN, POSITION, COPY, OTHER = range(4)
 KINDS = ("token", "position", "copy", "other")
@@ -30,6 +31,9 @@ class Found:
     in_target: np.ndarray
     """The features each depends on in its target row, S x F."""
     in_source: np.ndarray
+    target_change: np.ndarray
+    """How much each feature, perturbed in the target row, changes the product, S x F."""
+    source_change: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +51,10 @@ class Reconstruction:
     """The vertices from one of whose rows a chain of links leads to the last row after the last layer."""
 
 
-def classify(frame: Frame, targets: np.ndarray, in_target: np.ndarray, in_source: np.ndarray) -> np.ndarray:
-    """The kind of each operation by its features (S x F in target and source)."""
-    vertices = len(frame.vertices)
-    kind = np.full(len(targets), OTHER)
-    if frame.has_positions:
-        copies = (targets == frame.rows - 1) & in_source[:, frame.query_features].any(1)
-        kind[copies] = COPY
-        one, other = frame.edge_features.T
-        position = (in_target[:, one] & in_source[:, other]) | (in_target[:, other] & in_source[:, one])
-        kind[position.any(1)] = POSITION
-    kind[(in_target & in_source)[:, :vertices].any(1)] = TOKEN
-    return kind
+def position_matches(frame: Frame, in_target: np.ndarray, in_source: np.ndarray) -> np.ndarray:
+    """Which edges have their two positions among an operation's features, one in each row, S x edges."""
+    one, other = frame.edge_features.T
+    return (in_target[:, one] & in_source[:, other]) | (in_target[:, other] & in_source[:, one])
 
 
 def reconstruct(
@@ -73,16 +69,12 @@ def reconstruct(
     kinds: list[np.ndarray] = []
     links: list[np.ndarray] = []
     for found in layers:
-        _, target, source = found.operations.T
-        now = sets[-1]
-        in_target, in_source = found.in_target & now[target], found.in_source & now[source]
-        kind = classify(frame, target, in_target, in_source)
-        linked = kind != OTHER
-        if not lenient:
-            linked &= (in_target == found.in_target).all(1) & (in_source == found.in_source).all(1)
-        brought = now[source] if rule == "whole" else in_target | in_source
-        following = now.copy()
-        np.logical_or.at(following, target[linked], brought[linked])
+        kind, linked = np.empty(len(found.operations), np.int64), np.empty(len(found.operations), bool)
+        following = np.empty_like(frame.initial)
+        carry(
+            found.operations, found.in_target, found.in_source, sets[-1], len(frame.vertices), frame.edge_features,
+            frame.query_features, lenient, rule == "whole", kind, linked, following,
+        )  # fmt: skip
         sets.append(following)
         kinds.append(kind)
         links.append(linked)

@@ -18,7 +18,7 @@ import numpy as np
 
 from pathmerge.circuits.features import Responses
 from pathmerge.circuits.frame import Frame
-from pathmerge.circuits.perturb import MAXIMUM, ZERO, Important, decide, effects, important_last, limit
+from pathmerge.circuits.perturb import MAXIMUM, ZERO, Important, decide, effects, important_last, limit, passes_of
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import links
 
@@ -27,34 +27,39 @@ SKIP = 1e-6
 
 
 def measure_candidates(
-    trace: Trace, frame: Frame, answers: list[Responses], alpha: float, kappa1: float, kappa2: float
-) -> tuple[list[Important], int]:
-    """The important operations among all that can be links on a chain to the last row, and the passes it took."""
-    possible = candidates(trace, frame, answers, limit(trace, kappa2))
+    trace: Trace,
+    frames: Sequence[Frame],
+    answers: Sequence[Sequence[Responses]],
+    alpha: float,
+    kappa1: float,
+    kappa2: float,
+) -> tuple[list[Important], np.ndarray]:
+    """For each layer, the important operations among all that can be links on a chain to the last row, and the passes
+    it took for each input."""
+    possible = candidates(trace, frames, answers, limit(trace, kappa2))
     last = trace.model.layers - 1
     final = important_last(trace, alpha)
-    reached = np.zeros(frame.rows, bool)
-    reached[-1] = True
-    reached[_sources(final, possible[last], reached)] = True
-    watched = final.operations[:, [0, 2]]
-    found, passes = [final], 0
+    reached = np.zeros(len(trace.rows), bool)
+    reached[trace.first[1:] - 1] = True
+    reached[_sources(trace, final, possible[last], reached)] = True
+    found, passes = [final], np.zeros(len(trace), np.int64)
     for layer in reversed(range(last)):
         chosen = possible[layer] & reached[None, :, None, None]
-        measured, count = _measure(trace, layer, chosen, watched, alpha, limit(trace, kappa1))
-        passes += count
+        measured, operations = _measure(trace, layer, chosen, final.operations, alpha, limit(trace, kappa1))
+        passes += passes_of(trace, operations)
         found.append(measured)
-        reached[_sources(measured, possible[layer], reached)] = True
+        reached[_sources(trace, measured, possible[layer], reached)] = True
     return found[::-1], passes
 
 
 def audit(
-    trace: Trace, found: list[Important], count: int, alpha: float, kappa1: float, seed: Sequence[int]
+    trace: Trace, found: Sequence[Important], count: int, alpha: float, kappa1: float, seed: Sequence[int]
 ) -> list[Important]:
-    """What measuring some more operations of the layers below the last finds: drawn at random among those not found
-    important, each measured exactly. For each layer, the important ones among them."""
+    """What measuring some more operations of one input, in the layers below the last, finds: drawn at random among
+    those not found important, each measured exactly. For each layer, the important ones among them."""
     choose = np.random.default_rng([*seed, 1])
     last = trace.model.layers - 1
-    watched = found[last].operations[:, [0, 2]]
+    watched = found[last].operations
     there = np.broadcast_to(trace.allowed.numpy(), (last, *trace.layers[0].pattern.shape)).copy()
     for layer in range(last):
         there[layer][tuple(found[layer].operations.T)] = False
@@ -76,8 +81,9 @@ def joined(one: Important, other: Important) -> Important:
 
 def _measure(
     trace: Trace, layer: int, chosen: np.ndarray, watched: np.ndarray, alpha: float, threshold: float
-) -> tuple[Important, int]:
-    """Perturb candidates to zero, and to the maximum where that can still decide something; elsewhere it stays nan."""
+) -> tuple[Important, np.ndarray]:
+    """Perturb candidates to zero, and to the maximum where that can still decide something (elsewhere it stays nan);
+    also all these perturbations."""
     operations = np.argwhere(chosen.any(-1))
     to_zero = np.insert(operations, 3, ZERO, axis=1)
     first = effects(trace, layer, to_zero, watched, SKIP)
@@ -87,30 +93,30 @@ def _measure(
     second = effects(trace, layer, to_maximum, watched, SKIP)
     for one, other in ((first.drop, second.drop), (first.change, second.change)):
         one[..., MAXIMUM] = np.where(open_still, other[..., MAXIMUM], np.nan)
-    return decide(first, alpha, threshold), len(to_zero) + len(to_maximum)
+    return decide(first, alpha, threshold), np.concatenate([to_zero, to_maximum])
 
 
-def _sources(important: Important, possible: np.ndarray, reached: np.ndarray) -> np.ndarray:
+def _sources(trace: Trace, important: Important, possible: np.ndarray, reached: np.ndarray) -> np.ndarray:
     """The source rows of the important operations that link into reached rows."""
     head, target, source = important.operations.T
     links = np.where(important.by[:, 0], *possible[head, target, source].T)
-    return source[links & reached[target]]
+    return (source + trace.first[trace.owner[target]])[links & reached[target]]
 
 
-def candidates(trace: Trace, frame: Frame, answers: list[Responses], threshold: float) -> list[np.ndarray]:
+def candidates(
+    trace: Trace, frames: Sequence[Frame], answers: Sequence[Sequence[Responses]], threshold: float
+) -> list[np.ndarray]:
     """For each layer, which operations could be a merge or copy with the largest sets that any choice of important
-    operations allows, H x n x n x 2: if important under zero (features must fall), and if only under maximum (rise)."""
-    sets = frame.initial
-    found: list[np.ndarray] = []
-    for response, layer in zip(answers, trace.layers, strict=True):
-        possible = np.empty((*layer.pattern.shape, 2), bool)
-        links.linkable(
-            response.target, response.source, np.float32(threshold), sets, len(frame.vertices), frame.edge_features,
-            frame.query_features, layer.allowed.numpy(), possible,
-        )  # fmt: skip
-        found.append(possible)
-        following = sets.copy()
-        _, target, source = np.nonzero(possible.any(-1))
-        np.logical_or.at(following, target, sets[source])
-        sets = following
+    operations allows, H x R x n x 2: if important under zero (features must fall), and if only under maximum (rise)."""
+    found = [np.zeros((*layer.pattern.shape, 2), bool) for layer in trace.layers]
+    for frame, given, begin in zip(frames, answers, trace.first[:-1].tolist(), strict=True):
+        sets = frame.initial
+        for response, layer, possible in zip(given, trace.layers, found, strict=True):
+            following = np.empty_like(sets)
+            links.linkable(
+                response.products, response.target, response.source, np.float32(threshold), sets,
+                len(frame.vertices), frame.edge_features, frame.query_features, layer.allowed.numpy(), begin, possible,
+                following,
+            )  # fmt: skip
+            sets = following
     return found

@@ -115,7 +115,10 @@ class TransformerSubject:
             self._rotation = rotation(tokens, self.head_width, model.ln_final.weight)
         final = model.ln_final
         self._final = (final.weight.detach(), final.bias.detach())
-        self._outer = {name: value.detach() for name, value in model.outer_weights().items()}
+        # Column by column: what `unembed` multiplies with are their transposes, and with a small matrix the other way
+        # round, too, the rounding depends on the number of rows (see `_product`).
+        outer = {name: value.detach() for name, value in model.outer_weights().items()}
+        self._outer = {name: value.t().contiguous().t() if value.ndim == 2 else value for name, value in outer.items()}
 
     def tokens(self, batch: Batch) -> Tensor:
         return self.model.inputs(batch).tokens
@@ -137,9 +140,9 @@ class TransformerSubject:
         h = _normalised(x)
         if self.model.folds:
             h_MHK = h[:, None]
-            return torch.mm(h, weights["A"])[:, None] if queries else None, h_MHK, h_MHK
-        k, v = torch.mm(h, weights["KV"]).view(len(x), 2, self.heads, self.head_width).unbind(1)
-        q = torch.mm(h, weights["Q"]).view(len(x), self.heads, self.head_width) if queries else None
+            return _product(h, weights["A"])[:, None] if queries else None, h_MHK, h_MHK
+        k, v = _product(h, weights["KV"]).view(len(x), 2, self.heads, self.head_width).unbind(1)
+        q = _product(h, weights["Q"]).view(len(x), self.heads, self.head_width) if queries else None
         return None if q is None else self._turned(q, rows), self._turned(k, rows), v
 
     def _turned(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -151,23 +154,23 @@ class TransformerSubject:
     def update(self, layer: int, x: Tensor, mixed: Tensor, gate: Tensor | None = None) -> Tensor:
         x_MD, before_MF = self._halfway(layer, x, mixed)
         after_MF = before_MF.relu_() if gate is None else before_MF.mul_(gate)
-        return x_MD.addmm_(after_MF, self._blocks[layer % len(self._blocks)]["W2"])
+        return _product(after_MF, self._blocks[layer % len(self._blocks)]["W2"], onto=x_MD)
 
     def gate(self, layer: int, x: Tensor, mixed: Tensor) -> Tensor:
-        return self._halfway(layer, x, mixed)[1] > 0
+        return (self._halfway(layer, x, mixed)[1] > 0).float()
 
     def _halfway(self, layer: int, x: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
         """The residual rows with the attention's output and the second bias added, and the activation's input."""
         weights = self._blocks[layer % len(self._blocks)]
-        x_MD = torch.mm(mixed.flatten(1), weights["M"])
+        x_MD = _product(mixed.flatten(1), weights["M"])
         h_MD = torch.empty(len(x), self.width + 1)
         biases = (weights["bias"].numpy(), weights["b2"].numpy())
         kernels.add_normalise(x.contiguous().numpy(), *biases, _EPSILON, x_MD.numpy(), h_MD.numpy())
-        return x_MD, torch.mm(h_MD, weights["W1"])
+        return x_MD, _product(h_MD, weights["W1"])
 
     def logits(self, x: Tensor) -> Tensor:
-        normal = F.layer_norm(x, (self.width,), *self._final, EPSILON)
-        return self.model.unembed(normal, self._outer)
+        normal = F.layer_norm(x if len(x) != 1 else x.repeat(2, 1), (self.width,), *self._final, EPSILON)
+        return self.model.unembed(normal, self._outer)[: len(x)]
 
     def _fold(self, block: Block) -> dict[str, Tensor]:
         """The block's matrices for normalised rows without gain and bias, multiplied in float64."""
@@ -184,6 +187,14 @@ class TransformerSubject:
         else:
             weights |= {"Q": q.t(), "KV": torch.cat([k, v]).t(), "M": out.t()}
         return {name: value.detach().float().contiguous() for name, value in weights.items()}
+
+
+def _product(x: Tensor, weight: Tensor, onto: Tensor | None = None) -> Tensor:
+    """x @ weight, added to `onto` in place if given. A lone row is given company: libraries multiply it in another way,
+    which rounds differently, and a result would depend on what else is computed with it."""
+    if len(x) == 1:
+        return _product(x.repeat(2, 1), weight, None if onto is None else onto.repeat(2, 1))[:1]
+    return torch.mm(x, weight) if onto is None else onto.addmm_(x, weight)
 
 
 def _with_bias(layer: nn.Linear, norm: nn.LayerNorm) -> Tensor:

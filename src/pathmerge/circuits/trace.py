@@ -1,8 +1,13 @@
-"""Step I: an ordinary pass over one input, with everything the later steps compare with.
+"""Step I: an ordinary pass over one input or several, with everything the later steps compare with.
 
-Only rows that are not padding are kept: no other row can read a padding row, so it can matter to nothing.
+Choices a reader could not guess:
+- Only rows that are not padding are kept: no other row can read a padding row, so it can matter to nothing.
+- The rows of several inputs stand one after the other. Inputs of one trace have nothing to do with each other; they are
+  together because one operation on many rows takes less time than many on few. What comes out for an input does not
+  depend on the others, to the last bit: whatever mixes rows is computed for each input by itself.
 
-Shapes: n rows, D width, H heads, K and W widths of queries and values.
+Shapes: G inputs, R rows of all inputs, n rows of the longest, D width, H heads, K and W widths of queries and values.
+For one input R = n.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,109 +24,207 @@ from torch import Tensor
 
 from pathmerge.circuits.subject import Explainable
 from pathmerge.errors import NotFiniteError
+from pathmerge.kernels import attention as kernels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """What one layer computed."""
+    """What one layer computed. Sources are counted within their input; there are none beyond its rows."""
 
     x: Tensor
-    """The residual stream before the layer, n x D."""
+    """The residual stream before the layer, R x D."""
     allowed: Tensor
-    """Which rows may read which, H x n x n, bool."""
+    """Which rows may read which, H x R x n, bool."""
     q: Tensor
     k: Tensor
     v: Tensor
     scores: Tensor
-    """H x n x n, scaled; -inf where a row may not look."""
+    """H x R x n, scaled; -inf where a row may not look."""
     pattern: Tensor
+    tops: Tensor
+    """The largest score of each row, H x R."""
+    sums: Tensor
+    """The sum of exp(score - top), H x R."""
     mixed: Tensor
-    """The weighted sums of values, n x H x W."""
+    """The weighted sums of values, R x H x W."""
     gate: Tensor
 
     @cached_property
-    def sees_all(self) -> bool:
-        """Whether every row may read every row."""
-        return bool(self.allowed.all())
-
-    @cached_property
     def base(self) -> tuple[np.ndarray, ...]:
-        """As the kernels want it: scores, pattern, tops and sums of exp(score - top), values, mixed."""
-        tops = self.scores.amax(-1)
-        sums = torch.exp(self.scores - tops.clamp(min=-1e30)[..., None]).sum(-1)
-        both = (self.scores, self.pattern, tops, sums, self.v, self.mixed)
+        """As the kernels want it: scores, pattern, tops, sums, values, mixed."""
+        both = (self.scores, self.pattern, self.tops, self.sums, self.v, self.mixed)
         return tuple(value.contiguous().numpy() for value in both)
+
+    def part(self, low: int, high: int) -> Layer:
+        """The rows of one input, low..high-1."""
+        wide = (value[:, low:high, : high - low] for value in (self.allowed, self.scores, self.pattern))
+        allowed, scores, pattern = (value.contiguous() for value in wide)
+        return Layer(
+            x=self.x[low:high],
+            allowed=allowed,
+            q=self.q[low:high],
+            k=self.k[low:high],
+            v=self.v[low:high],
+            scores=scores,
+            pattern=pattern,
+            tops=self.tops[:, low:high].contiguous(),
+            sums=self.sums[:, low:high].contiguous(),
+            mixed=self.mixed[low:high],
+            gate=self.gate[low:high],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """One input's ordinary pass."""
+    """The ordinary pass of one input, or of several."""
 
     model: Explainable
     tokens: Tensor
-    """T, or T x 3 for edges."""
+    """G x T, or G x T x 3 for edges."""
     rows: Tensor
-    """The positions of the rows that are not padding."""
+    """The positions of the rows that are not padding, R."""
+    first: np.ndarray
+    """Input g owns rows first[g]..first[g+1]-1."""
     allowed: Tensor
-    """n x n, bool."""
+    """R x n, bool."""
     layers: list[Layer]
     last: Tensor
-    """The residual stream after the last layer, n x D."""
+    """The residual stream after the last layer, R x D."""
     logits: Tensor
+    """G x V."""
 
-    def at(self, rows: np.ndarray) -> Tensor:
-        """The positions of some rows."""
-        return self.rows.index_select(0, torch.from_numpy(rows))
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """The rows of each input."""
+        return np.diff(self.first)
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """The input of each row."""
+        return np.repeat(np.arange(len(self)), self.counts)
+
+    @cached_property
+    def predictions(self) -> np.ndarray:
+        return self.logits.argmax(-1).numpy()
+
+    @cached_property
+    def best(self) -> np.ndarray:
+        """The logits of the predictions, G."""
+        return self.logits.amax(-1).numpy()
 
     @property
     def prediction(self) -> int:
-        return int(self.logits.argmax())
-
-    @property
-    def logit(self) -> float:
-        return float(self.logits.max())
+        """Of the only input."""
+        (found,) = self.predictions.tolist()
+        return found
 
     @property
     def scale(self) -> float:
         return 1 / math.sqrt(self.model.head_width)
 
+    def sees_all(self, layer: int) -> bool:
+        """Whether every row may read every row of its input."""
+        allowed = self.layers[layer].allowed
+        return int(np.count_nonzero(allowed.numpy())) == len(allowed) * int((self.counts**2).sum())
+
+    def one(self, g: int) -> Trace:
+        """Input g alone."""
+        if len(self) == 1:
+            return self
+        low, high = self.first[g], self.first[g + 1]
+        n = high - low
+        return Trace(
+            model=self.model,
+            tokens=self.tokens[g : g + 1],
+            rows=self.rows[low:high],
+            first=np.array([0, n]),
+            allowed=self.allowed[low:high, :n].contiguous(),
+            layers=[layer.part(low, high) for layer in self.layers],
+            last=self.last[low:high],
+            logits=self.logits[g : g + 1],
+        )
+
 
 @torch.no_grad()
 def record(model: Explainable, tokens: Tensor) -> Trace:
-    """Run the model on one input (T tokens)."""
-    allowed = model.allowed(tokens[None])[0]
-    rows = allowed[-1].nonzero()[:, 0]
-    if not len(rows):
+    """Run the model on some inputs (G x T tokens, or G x T x 3)."""
+    may = model.allowed(tokens).expand(len(tokens), -1, -1)
+    count, width = may.shape[:2]
+    rows = [np.flatnonzero(reads) for reads in may[:, -1].numpy()]
+    if not all(map(len, rows)):
         raise ValueError("tokens: the last row may read no row; there is nothing to explain")
-    allowed = allowed[rows][:, rows].contiguous()
-    x = model.embed(tokens[None])[0, rows].contiguous()
+    first = np.cumsum([0, *map(len, rows)])
+    allowed = torch.zeros(int(first[-1]), max(map(len, rows)), dtype=torch.bool)
+    for own, here, (low, high) in zip(rows, may.numpy(), pairwise(first), strict=True):
+        allowed.numpy()[low:high, : high - low] = here[np.ix_(own, own)]
+    places = torch.from_numpy(np.concatenate([g * width + own for g, own in enumerate(rows)]))
+    x = model.embed(tokens).reshape(count * width, -1).index_select(0, places)
     each = allowed.expand(model.heads, *allowed.shape).contiguous()
-    layers, last = _pass(model, x, rows, [each] * model.layers)
-    logits = model.logits(last[-1:])[0]
+    positions = torch.from_numpy(np.concatenate(rows))
+    layers, last = _pass(model, x, positions, first, [each] * model.layers)
+    logits = model.logits(last.index_select(0, torch.from_numpy(first[1:] - 1)))
     if not bool(torch.isfinite(logits).all()):
         raise NotFiniteError("model: its logits are infinite or not numbers; there is nothing to explain")
-    return Trace(model=model, tokens=tokens, rows=rows, allowed=allowed, layers=layers, last=last, logits=logits)
+    return Trace(
+        model=model,
+        tokens=tokens,
+        rows=positions,
+        first=first,
+        allowed=allowed,
+        layers=layers,
+        last=last,
+        logits=logits,
+    )
 
 
 @torch.no_grad()
 def record_masked(trace: Trace, masks: Tensor) -> Trace:
-    """The same input with only the operations of a mask (L x H x n x n) left; a row with none reads nothing."""
+    """The same inputs with only the operations of a mask (L x H x R x n) left; a row with none reads nothing."""
     allowed = list((masks & trace.allowed).unbind(0))
-    layers, last = _pass(trace.model, trace.layers[0].x, trace.rows, allowed)
-    return replace(trace, layers=layers, last=last, logits=trace.model.logits(last[-1:])[0])
+    layers, last = _pass(trace.model, trace.layers[0].x, trace.rows, trace.first, allowed)
+    logits = trace.model.logits(last.index_select(0, torch.from_numpy(trace.first[1:] - 1)))
+    return replace(trace, layers=layers, last=last, logits=logits)
 
 
-def _pass(model: Explainable, x: Tensor, rows: Tensor, allowed: Sequence[Tensor]) -> tuple[list[Layer], Tensor]:
+def _pass(
+    model: Explainable, x: Tensor, rows: Tensor, first: np.ndarray, allowed: Sequence[Tensor]
+) -> tuple[list[Layer], Tensor]:
     layers: list[Layer] = []
+    counts = np.repeat(np.diff(first), np.diff(first))
     for at, seen in enumerate(allowed):
         q, k, v = model.project(at, x, rows)
         assert q is not None
-        scores = torch.matmul(q.transpose(0, 1), k.permute(1, 2, 0)).div_(math.sqrt(model.head_width))
-        scores.masked_fill_(~seen, -math.inf)
-        pattern = attention(scores)
-        mixed = torch.matmul(pattern, v.transpose(0, 1)).transpose(0, 1).contiguous()
+        scores, mixed = torch.empty(seen.shape), torch.empty_like(v)
+        pattern, tops, sums = torch.empty(seen.shape), torch.empty(seen.shape[:2]), torch.empty(seen.shape[:2])
+        for low, high in pairwise(first):
+            own = (q[low:high].transpose(0, 1), k[low:high].permute(1, 2, 0))
+            scores[:, low:high, : high - low] = torch.matmul(*own)
+        scale = np.float32(1 / math.sqrt(model.head_width))
+        kernels.softmax(
+            scores.numpy(), seen.contiguous().numpy(), counts, scale, pattern.numpy(), tops.numpy(), sums.numpy()
+        )
+        for low, high in pairwise(first):
+            own = (pattern[:, low:high, : high - low], v[low:high].transpose(0, 1))
+            mixed[low:high] = torch.matmul(*own).transpose(0, 1)
         after, gate = model.update(at, x, mixed), model.gate(at, x, mixed)
-        layers.append(Layer(x=x, allowed=seen, q=q, k=k, v=v, scores=scores, pattern=pattern, mixed=mixed, gate=gate))
+        layers.append(
+            Layer(
+                x=x,
+                allowed=seen,
+                q=q,
+                k=k,
+                v=v,
+                scores=scores,
+                pattern=pattern,
+                tops=tops,
+                sums=sums,
+                mixed=mixed,
+                gate=gate,
+            )
+        )
         x = after
     return layers, x
 

@@ -44,7 +44,7 @@ def minimality(trace: Trace, alone: Trace, circuit: list[np.ndarray], alpha: flo
         if layer == len(circuit) - 1:
             operations = operations[operations[:, 1] == len(trace.rows) - 1]
         outcome = measure(alone, layer, np.insert(operations, 3, ZERO, axis=1), NOTHING, token=trace.prediction)
-        needed += int((float(alone.logits[trace.prediction]) - outcome.logit > alpha).sum())
+        needed += int((float(alone.logits[0, trace.prediction]) - outcome.logit > alpha).sum())
     return needed / total
 
 

@@ -1,10 +1,12 @@
 """Attention of many slightly changed inputs at once, computing only the rows that change.
 
 A *pass* is one perturbed copy of an input; it is given by its changed rows, as a stretch of a flat list (pass b owns
-first[b]..first[b+1]-1). All other rows are those of the unperturbed input ("base").
+first[b]..first[b+1]-1). All other rows are those of the unperturbed input ("base"). There can be several inputs, whose
+base rows stand one after the other: that of pass b has count[b] of them, from begin[b] on. Rows of a pass and sources
+are counted within their input.
 
-Shapes: M changed rows, H heads, n rows of the input, K and W widths of keys and values. Scores are products times
-`scale`; base scores are -inf where a row may not look.
+Shapes: M changed rows, H heads, R base rows, n rows of the longest input, K and W widths of keys and values. Scores are
+products times `scale`; base scores are -inf where a row may not look.
 """
 
 from __future__ import annotations
@@ -22,18 +24,46 @@ _LITTLE = np.float32(0.1)
 """Below this share of a row's weight, what is left is summed anew instead of by subtraction, which would round."""
 
 
+@float_kernel
+def softmax(scores, allowed, count, scale, pattern, tops, sums):
+    """Scale scores (H x R x n) in place, -inf where a row may not look; their softmax, and its parts: the largest score
+    of each row and the sum of exp(score - top). count: the rows of each row's input. One that may look nowhere reads
+    nothing."""
+    for h in range(scores.shape[0]):
+        for r in range(scores.shape[1]):
+            top = _NONE
+            for i in range(scores.shape[2]):
+                score = _NONE
+                if i < count[r] and allowed[h, r, i]:
+                    score = scores[h, r, i] * scale
+                scores[h, r, i] = score
+                top = max(top, score)
+            total = _ZERO
+            for i in range(scores.shape[2]):
+                weight = _ZERO
+                if scores[h, r, i] != _NONE:
+                    weight = np.exp(scores[h, r, i] - top)
+                pattern[h, r, i] = weight
+            for i in range(count[r]):
+                total += pattern[h, r, i]
+            if total > _ZERO:
+                for i in range(count[r]):
+                    pattern[h, r, i] /= total
+            tops[h, r], sums[h, r] = top, total
+
+
 @helper
-def _mix(scores, place, v, values, h, out):
-    """The softmax of a row's scores times the values, those of changed rows where there are."""
+def _mix(scores, n, place, v, values, begin, h, out):
+    """The softmax of a row's n scores times the values, those of changed rows where there are."""
     for w in range(out.shape[0]):
         out[w] = _ZERO
     top = _NONE
-    for i in range(scores.shape[0]):
+    for i in range(n):
         top = max(top, scores[i])
     if top == _NONE:
         return
     total = _ZERO
-    for i in range(scores.shape[0]):
+    for i in range(n):
         weight = np.exp(scores[i] - top)
         total += weight
         if weight > _TINY:
@@ -43,20 +73,22 @@ def _mix(scores, place, v, values, h, out):
                     out[w] += weight * v[at, h, w]
             else:
                 for w in range(out.shape[0]):
-                    out[w] += weight * values[i, h, w]
+                    out[w] += weight * values[begin + i, h, w]
     for w in range(out.shape[0]):
         out[w] /= total
 
 
 @float_kernel
-def perturb(scores, pattern, values, mixed, operations, out):
+def perturb(scores, pattern, values, mixed, operations, begin, count, out):
     """The weighted sums of values after changing one attention weight: kind 0 to zero, kind 1 to its row's maximum.
 
-    operations: M x 4 (head, target, source, kind); out: M x H x W, the sums of the target's row.
+    operations: M x 4 (head, target among all base rows, source, kind); begin and count: of the target's input.
+    out: M x H x W, the sums of the target's row.
     """
-    n, width = pattern.shape[1], values.shape[2]
+    width = values.shape[2]
     for m in range(operations.shape[0]):
         head, target, source, kind = operations[m, 0], operations[m, 1], operations[m, 2], operations[m, 3]
+        n, low = count[m], begin[m]
         for h in range(values.shape[1]):
             for w in range(width):
                 out[m, h, w] = mixed[target, h, w]
@@ -70,7 +102,7 @@ def perturb(scores, pattern, values, mixed, operations, out):
             by = top - weight
             total += by
             for w in range(width):
-                out[m, head, w] = (mixed[target, head, w] + by * values[source, head, w]) / total
+                out[m, head, w] = (mixed[target, head, w] + by * values[low + source, head, w]) / total
             continue
         rest = _ZERO
         for i in range(n):
@@ -78,7 +110,7 @@ def perturb(scores, pattern, values, mixed, operations, out):
                 rest += pattern[head, target, i]
         if rest > _LITTLE:
             for w in range(width):
-                out[m, head, w] = (mixed[target, head, w] - weight * values[source, head, w]) / rest
+                out[m, head, w] = (mixed[target, head, w] - weight * values[low + source, head, w]) / rest
             continue
         top = _NONE
         for i in range(n):
@@ -95,68 +127,69 @@ def perturb(scores, pattern, values, mixed, operations, out):
                 total += weight
                 if weight > _ZERO:
                     for w in range(width):
-                        out[m, head, w] += weight * values[i, head, w]
+                        out[m, head, w] += weight * values[low + i, head, w]
         for w in range(width):
             out[m, head, w] /= total
 
 
 @float_kernel
 def attend(
-    first, rows, asked, q, k, v, fresh, stale, base, allowed, scale, start, tolerance, scratch, place,
+    first, rows, begin, count, asked, q, k, v, fresh, stale, base, allowed, scale, last_only, tolerance, scratch, place,
     out_first, out_rows, out_from, out_mixed,
 ):  # fmt: skip
-    """The weighted sums of all rows from `start` on that a pass's changed rows change; returns how many there are.
+    """The weighted sums of all rows (or of each input's last) that a pass's changed rows change; returns how many.
 
     k, v: M x H x K or W of the changed rows; q of those that need one, where asked[m] is the row's place in q.
-    fresh: H x len(q) x n, their queries with base keys; stale: H x (n - start) x M, base queries with changed keys;
-    both scaled. base: (scores, pattern, tops, sums, values, mixed), where sums are those of exp(score - top).
+    fresh: H x len(q) x n, their queries with base keys; stale: H x M x n (x 1 for the last only), base queries with
+    changed keys; both scaled. base: (scores, pattern, tops, sums, values, mixed) of the base rows.
     A row is left out if the weights it gives to changed rows, before and after, sum to less than `tolerance`.
     out_from: the row's place in the list of changed rows, or -1.
     """
     scores, pattern, tops, sums, values, mixed = base
-    n, heads, width = values.shape
+    heads, width = values.shape[1], values.shape[2]
     found = 0
     out_first[0] = 0
     for b in range(first.shape[0] - 1):
-        low, high = first[b], first[b + 1]
+        low, high, zero, n = first[b], first[b + 1], begin[b], count[b]
+        start = n - 1 if last_only else 0
         for i in range(n):
             place[i] = -1
         for m in range(low, high):
             place[rows[m]] = m
         for t in range(start, n):
-            mine = place[t]
+            mine, at = place[t], zero + t
             if mine >= 0:
                 own = asked[mine]
                 for h in range(heads):
                     for i in range(n):
                         score = _NONE
-                        if allowed[h, t, i]:
-                            at = place[i]
-                            if at >= 0:
+                        if allowed[h, at, i]:
+                            its = place[i]
+                            if its >= 0:
                                 score = _ZERO
                                 for w in range(q.shape[2]):
-                                    score += q[own, h, w] * k[at, h, w]
+                                    score += q[own, h, w] * k[its, h, w]
                                 score *= scale
                             else:
                                 score = fresh[h, own, i]
                         scratch[i] = score
-                    _mix(scratch, place, v, values, h, out_mixed[found, h])
+                    _mix(scratch, n, place, v, values, zero, h, out_mixed[found, h])
                 out_rows[found] = t
                 out_from[found] = mine
                 found += 1
                 continue
             touched = False
             for h in range(heads):
-                top = tops[h, t]
+                top = tops[h, at]
                 for m in range(low, high):
-                    if allowed[h, t, rows[m]]:
-                        top = max(top, stale[h, t - start, m])
-                before = sums[h, t] * np.exp(tops[h, t] - top)
+                    if allowed[h, at, rows[m]]:
+                        top = max(top, stale[h, m, t - start])
+                before = sums[h, at] * np.exp(tops[h, at] - top)
                 old, new = _ZERO, _ZERO
                 for m in range(low, high):
-                    if allowed[h, t, rows[m]]:
-                        old += pattern[h, t, rows[m]]
-                        new += np.exp(stale[h, t - start, m] - top)
+                    if allowed[h, at, rows[m]]:
+                        old += pattern[h, at, rows[m]]
+                        new += np.exp(stale[h, m, t - start] - top)
                 if top == _NONE or old + new / (before * (_ONE - old) + new) < tolerance:
                     continue
                 if not touched:
@@ -164,14 +197,14 @@ def attend(
                     for other in range(heads):
                         if heads > 1 or high - low > 1:
                             for w in range(width):
-                                out_mixed[found, other, w] = mixed[t, other, w]
+                                out_mixed[found, other, w] = mixed[at, other, w]
                 out = out_mixed[found, h]
                 if _ONE - old < _LITTLE:
                     for i in range(n):
-                        scratch[i] = scores[h, t, i]
-                        if place[i] >= 0 and allowed[h, t, i]:
-                            scratch[i] = stale[h, t - start, place[i]]
-                    _mix(scratch, place, v, values, h, out)
+                        scratch[i] = scores[h, at, i]
+                        if place[i] >= 0 and allowed[h, at, i]:
+                            scratch[i] = stale[h, place[i], t - start]
+                    _mix(scratch, n, place, v, values, zero, h, out)
                     continue
                 total = before * (_ONE - old) + new
                 if high - low == 1:
@@ -179,16 +212,16 @@ def attend(
                     kept, more = before / total, new / total
                     less = old * kept
                     for w in range(width):
-                        out[w] = kept * mixed[t, h, w] + more * v[low, h, w] - less * values[rows[low], h, w]
+                        out[w] = kept * mixed[at, h, w] + more * v[low, h, w] - less * values[zero + rows[low], h, w]
                     continue
                 for w in range(width):
                     out[w] *= before
                 for m in range(low, high):
-                    if allowed[h, t, rows[m]]:
-                        less = pattern[h, t, rows[m]] * before
-                        more = np.exp(stale[h, t - start, m] - top)
+                    if allowed[h, at, rows[m]]:
+                        less = pattern[h, at, rows[m]] * before
+                        more = np.exp(stale[h, m, t - start] - top)
                         for w in range(width):
-                            out[w] += more * v[m, h, w] - less * values[rows[m], h, w]
+                            out[w] += more * v[m, h, w] - less * values[zero + rows[m], h, w]
                 for w in range(width):
                     out[w] /= total
             if touched:
@@ -200,31 +233,48 @@ def attend(
 
 
 @float_kernel
-def products(first, rows, asked, q, k, last_query, keys, watched, out):
-    """The product of the last row's query with the keys of watched (head, source) pairs, in each pass: P x S."""
-    last = keys.shape[0] - 1
-    for b in range(first.shape[0] - 1):
-        for s in range(watched.shape[0]):
-            h, i = watched[s, 0], watched[s, 1]
-            mine, its = -1, -1
-            for m in range(first[b], first[b + 1]):
-                if rows[m] == last:
-                    mine = asked[m]
-                if rows[m] == i:
-                    its = m
+def last_scores(k, last, query, scale, out):
+    """The scaled product of each changed row's key with its input's last query, query[last[m]]: H x M x 1."""
+    for m in range(k.shape[0]):
+        for h in range(k.shape[1]):
             total = _ZERO
-            for w in range(keys.shape[2]):
-                left = q[mine, h, w] if mine >= 0 else last_query[h, w]
-                right = k[its, h, w] if its >= 0 else keys[i, h, w]
-                total += left * right
-            out[b, s] = total
+            for w in range(k.shape[2]):
+                total += query[last[m], h, w] * k[m, h, w]
+            out[h, m, 0] = total * scale
 
 
 @float_kernel
-def moved(x, base, rows, least, out):
-    """Which rows differ from their base row by at least `least` somewhere."""
-    for m in range(x.shape[0]):
+def changes(first, rows, begin, count, owner, asked, q, k, base_q, base_k, watched, watched_first, was, place, out):
+    """The largest change, in each pass, of the products of its input's last query with the keys of watched rows.
+
+    watched: (head, source) pairs, those of input g from watched_first[g] on; owner: the input of each pass; was: their
+    products in the base.
+    """
+    for b in range(first.shape[0] - 1):
+        last = count[b] - 1
+        for i in range(count[b]):
+            place[i] = -1
+        for m in range(first[b], first[b + 1]):
+            place[rows[m]] = m
+        mine = place[last]
         most = _ZERO
+        for s in range(watched_first[owner[b]], watched_first[owner[b] + 1]):
+            h, its = watched[s, 0], place[watched[s, 1]]
+            query = q[asked[mine], h] if mine >= 0 else base_q[begin[b] + last, h]
+            key = k[its, h] if its >= 0 else base_k[begin[b] + watched[s, 1], h]
+            total = _ZERO
+            for w in range(query.shape[0]):
+                total += query[w] * key[w]
+            most = max(most, abs(total - was[s]))
+        out[b] = most
+
+
+@float_kernel
+def moved(x, base, places, least, out):
+    """Which rows differ from their base row, base[places[m]], by at least `least` somewhere."""
+    for m in range(x.shape[0]):
+        out[m] = False
         for j in range(x.shape[1]):
-            most = max(most, abs(x[m, j] - base[rows[m], j]))
-        out[m] = most >= least
+            if abs(x[m, j] - base[places[m], j]) >= least:
+                out[m] = True
+                break
