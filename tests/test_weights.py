@@ -91,13 +91,15 @@ def test_linear_maps_start_uniform_as_in_pytorch(config: ModelConfig):
         (OneHot(input_size=48, layers=1, embedding="learned", positions="learned"), ("embedding", "positions")),
         (Rotary(input_size=48, layers=1), ("embedding",)),
         (Edges(input_size=128, layers=1), ("vertices", "kinds")),
+        (Edges(input_size=128, layers=1, spread=0.1), ("vertices", "kinds")),
     ],
 )
-def test_tables_start_normal_with_vectors_of_length_one(config: ModelConfig, tables: tuple[str, ...]):
+def test_tables_start_normal_with_vectors_of_length_one_or_their_spread(config: ModelConfig, tables: tuple[str, ...]):
     state = config.build(6).state_dict()
     assert {name for name in state if "." not in name} == set(tables)
     for name in tables:
-        scaled = state[name].double().numpy() * state[name].shape[1] ** 0.5
+        spread = config.spread if isinstance(config, Edges) else state[name].shape[1] ** -0.5
+        scaled = state[name].double().numpy() / spread
         assert kstest(scaled.flatten(), "norm").pvalue > LEAST, name
         assert abs((scaled**2).mean() - 1) < 0.2
 
@@ -149,6 +151,13 @@ def test_matching_adds_on_its_entries_and_nowhere_else(config: ModelConfig):
                     expected[row, column] += config.matching
         assert torch.equal(matching[name], expected), name
         assert torch.equal(matching[name], value) == (not re.search(r"\.[qk]\.weight$", name)), name
+
+
+@pytest.mark.parametrize("kind", [OneHot, Edges])
+def test_the_feed_forward_scale_multiplies_its_second_matrix_and_nothing_else(kind: type[ModelConfig]):
+    plain, scaled = (kind(input_size=20, layers=2, feed_forward_scale=by).build(3).state_dict() for by in (1.0, 0.25))
+    for name, value in plain.items():
+        assert torch.equal(scaled[name], value * 0.25 if ".ff2." in name else value), name
 
 
 def test_joining_rows_look_at_the_other_end_of_their_edge():

@@ -17,10 +17,14 @@ from pathmerge.training.config import Holding, RunConfig, Training
 from pathmerge.training.curriculum import Curriculum
 
 
+def farthest(input_size: int) -> int:
+    """The largest lookahead that fits."""
+    return ((input_size - 5) // 3 - 1) // 2
+
+
 def layers_for(input_size: int) -> int:
     """Enough for the largest lookahead that fits: each layer can double the distance seen, two more join and read."""
-    farthest = ((input_size - 5) // 3 - 1) // 2
-    return max(3, (farthest - 1).bit_length() + 2)
+    return max(3, (farthest(input_size) - 1).bit_length() + 2)
 
 
 def paper(input_size: int, seed: int = 0) -> RunConfig:
@@ -47,10 +51,10 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
     """T1: the paper's model, tokens and labels; AdamW at a working rate, and problems that grow."""
     return RunConfig(
         problem=Balanced(input_size=input_size),
-        model=OneHot(input_size=input_size, layers=layers_for(input_size)),
+        model=OneHot(input_size=input_size, layers=layers_for(input_size), feed_forward_scale=0.03),
         training=Training(
             optimizer="adamw",
-            learning_rate=1e-3,
+            learning_rate=5e-4,
             weight_decay=0.01,
             beta2=0.98,
             clip=1.0,
@@ -60,10 +64,10 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
             batch_size=64,
             examples=3_000_000,
             stop="converged_each",
-            validate_every=20_000,
+            validate_every=max(20_000, 2_500 * farthest(input_size)),
             log_every=5_000,
         ),
-        curriculum=Curriculum(over="size", step=2, threshold=0.95, window=1024),
+        curriculum=Curriculum(over="size", step=2, threshold=0.95, mastery=0.9, window=1024),
         held_out=Holding(validation=2000),
         seed=seed,
         recipe="tuned",
@@ -73,15 +77,17 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
 def matched(input_size: int, seed: int = 0) -> RunConfig:
     """T1m: `tuned`, with attention that starts out matching equal vertices and joining the two ends of an edge."""
     base = tuned(input_size, seed)
-    model = OneHot(input_size=input_size, layers=base.model.layers, initialisation="matching", joining=1.0)
-    return replace(base, model=model, recipe="matched")
+    assert isinstance(base.model, OneHot)
+    return replace(base, model=replace(base.model, initialisation="matching", joining=1.0), recipe="matched")
 
 
 def efficient(input_size: int, seed: int = 0) -> RunConfig:
     """T2m: one token per edge, two heads that start out following edges forwards and backwards."""
     # Source and target stand in one token, so no layer has to join them.
     model = Edges(input_size=input_size, layers=layers_for(input_size) - 1, initialisation="matching")
-    return replace(tuned(input_size, seed), model=model, recipe="efficient")
+    base = tuned(input_size, seed)
+    training = replace(base.training, learning_rate=1e-3, batch_size=128)
+    return replace(base, model=model, training=training, recipe="efficient")
 
 
 def dense(input_size: int, seed: int = 0) -> RunConfig:

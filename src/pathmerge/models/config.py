@@ -38,6 +38,9 @@ class ModelConfig:
     """PyTorch's default, or `matching`: attention starts out matching equal vertices (a prior: tracks T1m, T2m)."""
     matching: float = 1.0
     """With `matching`: what is added to the diagonal between the parts of W_q and W_k that hold vertex ids."""
+    feed_forward_scale: float = 1.0
+    """What the initial weights of each layer's second feed-forward matrix are multiplied with. Near 0 a layer begins as
+    attention alone, and what it copies is not drowned in noise (an initial scale: track T1)."""
     reach: bool = False
     """A second output, for training only (track T3): from each row before the last layer, whether its vertex leads to
     the goal."""
@@ -50,6 +53,7 @@ class ModelConfig:
         check_range("loops", self.loops, 1, 1000)
         check_choice("initialisation", self.initialisation, ("default", "matching"))
         check_number("matching", self.matching, 0, 1000)
+        check_number("feed_forward_scale", self.feed_forward_scale, 0, 1000)
         check_flag("reach", self.reach)
         check_range("heads", self.heads, 1, self.width)
         if self.width % self.heads:
@@ -177,12 +181,16 @@ class Edges(ModelConfig):
     matching: float = 0.5
     end_width: int | None = None
     """Dimensions for each end of an edge; none: at least V and at least 32, in fours. The width is three times this."""
+    spread: float = 1.0
+    """Standard deviation of the initial vectors of vertices and kinds. Short ones (1/√end) take twice the examples: the
+    layers' first outputs drown them, and matching with them."""
 
     name: ClassVar[str] = "edges"
 
     def __post_init__(self) -> None:
         if self.end_width is not None:
             check_range("end_width", self.end_width, 1, 2**14)
+        check_number("spread", self.spread, 0, 1000)
         super().__post_init__()
         if self.initialisation == "matching" and self.width // self.heads < self._matched_width:
             raise ValueError(

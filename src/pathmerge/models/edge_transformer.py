@@ -37,8 +37,8 @@ class EdgeTransformer(Transformer):
     def __init__(self, config: Edges, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         super().__init__(config, generator)
-        self.vertices = normal_table(config.vocabulary, config.end, generator)
-        self.kinds = normal_table(KINDS, config.width, generator)
+        self.vertices = normal_table(config.vocabulary, config.end, generator, config.spread)
+        self.kinds = normal_table(KINDS, config.width, generator, config.spread)
         self.answer = uniform_linear(config.width, config.end, generator)
         if config.initialisation == "matching":
             self._match(config)

@@ -21,9 +21,9 @@ def uniform_linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.
     return layer
 
 
-def normal_table(rows: int, width: int, generator: torch.Generator) -> nn.Parameter:
-    """Learned vectors of length about 1, so that tied logits start near unit scale."""
-    return nn.Parameter(torch.randn(rows, width, generator=generator) * width**-0.5)
+def normal_table(rows: int, width: int, generator: torch.Generator, spread: float | None = None) -> nn.Parameter:
+    """Learned vectors with normal entries; without `spread`, of length about 1, so that tied logits start near it."""
+    return nn.Parameter(torch.randn(rows, width, generator=generator) * (width**-0.5 if spread is None else spread))
 
 
 @torch.no_grad()

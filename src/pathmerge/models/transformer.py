@@ -71,6 +71,10 @@ class Transformer(nn.Module):
         self.heads = config.heads
         self.layers = config.layers * config.loops
         self.blocks = nn.ModuleList(Block(config.width, generator) for _ in range(config.layers))
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            for parameter in block.ff2.parameters():
+                parameter.data.mul_(config.feed_forward_scale)
         self.ln_final = nn.LayerNorm(config.width, EPSILON)
         self.reach = uniform_linear(config.width, 1, generator) if config.reach else None
 
