@@ -19,6 +19,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from pathmerge.pictures import save
+from pathmerge.problems.balanced import Balanced
+from pathmerge.problems.naive import Naive
+from pathmerge.problems.star import Star
 from pathmerge.recipes import recipe
 from pathmerge.training.config import RunConfig, to_toml
 from pathmerge.training.metrics import read_metrics
@@ -31,6 +38,11 @@ RATES = {
     "sophia": (1e-4, 3e-4, 1e-3),
     "adamw": (3e-4, 1e-3, 3e-3),
     "muon": (3e-3, 1e-2, 3e-2),
+}
+OTHER_PROBLEMS = {
+    "naive": Naive(input_size=32),
+    "star": Star(input_size=32),
+    "half": Balanced(input_size=32, max_lookahead=2),
 }
 CONTROL_EXAMPLES = 1_500_000
 
@@ -63,6 +75,8 @@ def trials() -> Iterator[Trial]:
     for seed in SEEDS:
         for name, size in (("matched", 32), ("efficient", 128), ("matched", 64)):
             yield Trial(f"post/{name}-{size}/seed{seed}", recipe(name, size, seed))
+    for name, problem in OTHER_PROBLEMS.items():
+        yield Trial(f"model/{name}-32/seed1", replace(recipe("matched", 32, 1), problem=problem))
     for seed in SEEDS:
         yield Trial(f"prior/tuned-32/seed{seed}", recipe("tuned", 32, seed))
         bare = changed(recipe("efficient", 128, seed), model__initialisation="default")
@@ -137,6 +151,24 @@ def show() -> None:
         )
 
 
+def draw_control(path: Path) -> None:
+    """Validation accuracy against examples, a panel for each optimizer, a curve for each rate."""
+    figure = Figure(figsize=(9.6, 2.9), layout="constrained")
+    panels = figure.subplots(1, len(RATES), sharey=True)
+    for axes, (optimizer, rates) in zip(panels, RATES.items(), strict=True):
+        for i, rate in enumerate(rates):
+            lines = Trial("", control(optimizer, rate, 1)).lines()
+            points = [(line["examples"] / 1e6, line["accuracy"]) for line in lines if line["kind"] == "validation"]
+            colour = colormaps["viridis"](0.9 * i / max(1, len(rates) - 1))
+            axes.plot(*zip((0, 0), *points, strict=True), color=colour, label=f"{rate:g}")
+        axes.axhline(0.995, color="#777777", linewidth=0.8, linestyle=":")
+        axes.set(title=optimizer, xlabel="million examples", ylim=(0, 1.03), xlim=(0, CONTROL_EXAMPLES / 1e6))
+        axes.legend(title="rate", fontsize=8, frameon=False, loc="lower right")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("validation accuracy, all lookaheads")
+    save(figure, path)
+
+
 def train_one(trial: Trial) -> None:
     """In a process of its own, so that nothing of one training is left for the next."""
     RUNS.mkdir(parents=True, exist_ok=True)
@@ -157,6 +189,7 @@ def main() -> None:
     elif words == ["write"]:
         found = [result for result in map(outcome, trials()) if result is not None]
         Path("docs/recipes.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        draw_control(Path("docs/pictures/control.png"))
     show()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import pathmerge as pm
 from pathmerge.encodings.language import Language
@@ -108,3 +110,9 @@ def test_the_table_finds_exactly_what_is_in_it():
 def test_bad_counts_are_named():
     with pytest.raises(ValueError, match="count=0: must be"):
         hold_out([pm.Naive(input_size=32)], 0)
+
+
+@given(st.lists(st.integers(1, 40), max_size=20), st.lists(st.integers(1, 40), max_size=20))
+def test_which_of_many_are_in_the_set(held: list[int], asked: list[int]):
+    found = HeldOut.of(held).has(np.array(asked, np.uint64))
+    assert found.tolist() == [identity in set(held) for identity in asked]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import UInt64
+from jaxtyping import Bool, UInt64
 
 from pathmerge.errors import check_range, whole
 from pathmerge.problems.batch import Batch
@@ -78,6 +78,13 @@ class HeldOut:
             return False
         at = np.searchsorted(self.identities, np.uint64(identity))
         return bool(at < len(self) and self.identities[at] == np.uint64(identity))
+
+    def has(self, identities: UInt64[np.ndarray, " given"]) -> Bool[np.ndarray, " given"]:
+        """Which of these are in the set."""
+        if not len(self):
+            return np.zeros(len(identities), bool)
+        at = np.minimum(np.searchsorted(self.identities, identities), len(self) - 1)
+        return self.identities[at] == identities
 
     @cached_property
     def table(self) -> UInt64[np.ndarray, " places"]:

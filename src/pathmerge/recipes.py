@@ -60,7 +60,7 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
             clip=1.0,
             warmup=12_800,
             schedule="linear",
-            decay=200_000,
+            decay=4_000 * input_size,
             batch_size=64,
             examples=3_000_000,
             stop="converged_each",
@@ -86,7 +86,7 @@ def efficient(input_size: int, seed: int = 0) -> RunConfig:
     # Source and target stand in one token, so no layer has to join them.
     model = Edges(input_size=input_size, layers=layers_for(input_size) - 1, initialisation="matching")
     base = tuned(input_size, seed)
-    training = replace(base.training, learning_rate=1e-3, batch_size=128)
+    training = replace(base.training, learning_rate=1e-3, batch_size=128, decay=240_000)
     return replace(base, model=model, training=training, recipe="efficient")
 
 

@@ -24,23 +24,25 @@ def write_curves(lines: Sequence[Mapping[str, Any]], path: Path | str, *, title:
 
 
 def curves(lines: Sequence[Mapping[str, Any]], *, title: str = "") -> Figure:
-    """Validation accuracy by difficulty above, training and validation loss below, against examples seen."""
+    """Accuracy by difficulty above (thick: validation; thin: training examples as they came), loss below, against
+    examples seen."""
     checks = [line for line in lines if line["kind"] == "validation"]
     steps = [line for line in lines if line["kind"] == "train"]
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     if title:
         figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
-    names = list(dict.fromkeys(name for line in checks for name in line["by_difficulty"]))
+    names = list(dict.fromkeys(name for line in (*checks, *steps) for name in line["by_difficulty"]))
     colours = colormaps["viridis"]
     for i, name in enumerate(names):
         # With many difficulties the curves stay and only some are named.
         named = len(names) <= MOST_CURVES or i % -(-len(names) // MOST_CURVES) == 0 or i == len(names) - 1
-        points = [(line["examples"], line["by_difficulty"][name]) for line in checks if name in line["by_difficulty"]]
         colour = colours(0.92 * i / max(1, len(names) - 1))
-        above.plot(*zip(*points, strict=True), color=colour, linewidth=1.4, label=name if named else None)
+        for points, width in ((_met(steps, name), 0.5), (_checked(checks, name), 1.6)):
+            above.plot(*points, color=colour, linewidth=width)
+        above.plot([], [], color=colour, linewidth=1.6, label=name if named else None)
     above.axhline(0.995, color=GREY, linewidth=0.8, linestyle=":")
-    above.set(ylim=(0, 1.03), ylabel="validation accuracy")
+    above.set(ylim=(0, 1.03), ylabel="accuracy (thick: validation)")
     above.text(0.005, 0.985, "0.995", transform=above.get_yaxis_transform(), fontsize=7, color=GREY, va="top")
     if names:
         above.legend(fontsize=8, loc="lower right", frameon=False)
@@ -58,6 +60,19 @@ def curves(lines: Sequence[Mapping[str, Any]], *, title: str = "") -> Figure:
     return figure
 
 
+def _checked(checks: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    """Examples and validation accuracy at one difficulty."""
+    lines = [line for line in checks if name in line["by_difficulty"]]
+    return [line["examples"] for line in lines], [line["by_difficulty"][name] for line in lines]
+
+
+def _met(steps: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    """Examples and the accuracy on the training examples of one difficulty since the line before."""
+    lines = [line for line in steps if line["by_difficulty"].get(name, (0, 0))[1]]
+    counts = [line["by_difficulty"][name] for line in lines]
+    return [line["examples"] for line in lines], [right / seen for right, seen in counts]
+
+
 def _mark_stages(above: Any, below: Any, stages: Sequence[Mapping[str, Any]]) -> None:
     """A line where each stage begins; named where there is room."""
     for axes in (above, below):
@@ -66,7 +81,7 @@ def _mark_stages(above: Any, below: Any, stages: Sequence[Mapping[str, Any]]) ->
     span = max((line["examples"] for line in stages), default=1)
     last = -span
     for line in stages:
-        if line["examples"] - last >= span / 8:
+        if line["examples"] - last >= span / 5:
             words = str(line["stage"]).split("(")[-1].rstrip(")")
             place = above.get_xaxis_transform()
             above.text(line["examples"], 1.0, f" {words}", transform=place, fontsize=7, color=GREY, va="bottom")

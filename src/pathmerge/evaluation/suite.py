@@ -104,7 +104,7 @@ def guard_for(stages: Sequence[Distribution], held_out: HeldOut) -> tuple[HeldOu
     for cell in {cell: None for stage in stages for cell in stage.fixed()}:
         problems = getattr(cell, "symbolic", cell)
         met = problems.sample(PROBE, seed=0, split="train", stream=MAX_STREAM, threads=1).identity
-        hit = np.isin(met, held_out.identities)
+        hit = held_out.has(met)
         if hit.mean() > MOST_REDRAWN:
             freed.append(met[hit])
             named.append(f"{cell.describe()}: {hit.mean():.0%} of draws are held out by other cells; not guarded")
