@@ -124,7 +124,7 @@ def outcome(trial: Trial) -> dict[str, Any] | None:
         "name": trial.name,
         "examples": steps[-1]["examples"],
         "flops": steps[-1]["flops"],
-        "seconds": round(steps[-1]["seconds"], 1),
+        "seconds": round(max(line["seconds"] for line in (*steps, *checks)), 1),
         "stage": steps[-1]["stage"],
         "finished": None if end is None else end["reason"],
         "accuracy": None if last is None else round(last["accuracy"], 4),

@@ -78,10 +78,10 @@ def _mark_stages(above: Any, below: Any, stages: Sequence[Mapping[str, Any]]) ->
     for axes in (above, below):
         for line in stages:
             axes.axvline(line["examples"], color="#C8C8C8", linewidth=0.8, zorder=0)
-    span = max((line["examples"] for line in stages), default=1)
+    span = above.get_xlim()[1]
     last = -span
     for line in stages:
-        if line["examples"] - last >= span / 5:
+        if line["examples"] - last >= span / 7:
             words = str(line["stage"]).split("(")[-1].rstrip(")")
             place = above.get_xaxis_transform()
             above.text(line["examples"], 1.0, f" {words}", transform=place, fontsize=7, color=GREY, va="bottom")
