@@ -1,6 +1,6 @@
 """Seconds per input of the circuit method, beside a brute force of our own measured in the same run.
 
-    .venv/bin/python benchmarks/circuits.py [--models RUN ...] [--sizes 32 48 64 98 128] [--threads 2]
+    .venv/bin/python benchmarks/circuits.py [--models RUN_OR_NAME ...] [--sizes 32 48 64 98 128] [--threads 2]
 
 Brute force is what the method's definition says: one whole pass through the model for every perturbation, batched, with
 `model.run` and an edit. It is timed on a part of the passes and extrapolated (marked ~), since it takes hours at N=128.
@@ -23,10 +23,12 @@ from pathmerge.circuits.perturb import all_operations, important_last, measure
 from pathmerge.circuits.subject import as_explainable
 from pathmerge.circuits.trace import record
 from pathmerge.models.transformer import Transformer
+from pathmerge.zoo.shelf import names
 
 PUBLISHED = {32: 3.2, 48: 14.0}
 """Seconds for one circuit, one thread, published code (SPEC section 8)."""
 EXACT_LIMIT = 20.0
+SHIPPED = ["balanced-32", "balanced-32-tokens", "balanced-48-tokens", "balanced-64"]
 
 
 def brute_force(model: Transformer, tokens: torch.Tensor, passes: int) -> float:
@@ -100,23 +102,28 @@ def row(name: str, model: Transformer, threads: int) -> None:
     )
 
 
+def load_trained(given: str) -> tuple[str, Transformer]:
+    """What a model is called in the table, and the model."""
+    if given in names():
+        return given, pm.load(given)
+    run = pm.load_run(given)
+    return f"{run.examples:,} examples", run.model
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", default=[], help="directories of runs; sizes without one: untrained")
+    parser.add_argument("--models", nargs="*", default=SHIPPED, help="runs or shipped models; sizes without: untrained")
     parser.add_argument("--sizes", nargs="*", type=int, default=[32, 48, 64, 98, 128])
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    runs = {run.config.model.input_size: run for run in map(pm.load_run, options.models)}
+    trained = [load_trained(given) for given in options.models]
     print("| N | layers | model | brute force | exact | × | screened | × | with trust | passes | GB per process |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for size in options.sizes:
-        run = runs.get(size)
         layers = 4 if size <= 48 else 6
-        untrained = pm.OneHot(input_size=size, layers=layers).build(1)
-        if run is not None:
-            row(f"{run.examples:,} examples", run.model, options.threads)
-        else:
-            row("untrained", untrained, options.threads)
+        models = [(title, model) for title, model in trained if model.config.input_size == size]
+        for title, model in models or [("untrained", pm.OneHot(input_size=size, layers=layers).build(1))]:
+            row(title, model, options.threads)
         row("compiled", pm.compiled(size, layers - 2), options.threads)
     for size, published in PUBLISHED.items():
         print(f"published code, one thread, N={size}: {published} s")

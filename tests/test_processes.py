@@ -19,7 +19,8 @@ from pathmerge.training.metrics import TIME_FIELDS, read_metrics
 
 SETTINGS = """--recipe matched --input-size 20 --seed 1 --model.layers 2 --training.examples 3200 --training.threads 1
     --training.log-every 640 --training.validate-every 1600 --curriculum.threshold 0.1 --curriculum.window 256
-    --curriculum.first 4 --curriculum.easier 0.5 --held-out.test 50 --held-out.validation 50 --quiet""".split()
+    --curriculum.first 4 --curriculum.easier 0.5 --held-out.test 50 --held-out.validation 50
+    --training.learning-rate 2e-3 --training.warmup 640 --quiet""".split()
 
 
 def start(out: Path, count: int, *more: str) -> subprocess.Popen[str]:
