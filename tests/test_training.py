@@ -122,7 +122,15 @@ def test_the_hash_is_of_everything_but_the_recipes_name():
         ({"input_size": 32, "model": {"reach": True}}, r"training.reach=0\.0: must be above 0 if model.reach is true"),
         (
             {"input_size": 32, "problem": {"name": "dfs"}, "model": {"reach": True}, "training": {"reach": 1}},
-            "model.reach=True: needs naive, balanced or star problems, not dfs",
+            "model.reach=True: needs balanced, naive, star problems, not dfs",
+        ),
+        (
+            {
+                "input_size": 32,
+                "problem": {"name": "dfs"},
+                "model": {"initialisation": "matching", "joining": 1.0},
+            },
+            r"model.joining=1\.0: needs balanced, naive, star problems, not dfs",
         ),
         ({"input_size": 32, "curriculum": {"mastery": 1.5}}, r"curriculum.mastery=1\.5: must be a number"),
         ({"input_size": 32, "curriculum": {"scatter": True}}, "curriculum.scatter=True: needs curriculum.over='size'"),
@@ -139,6 +147,13 @@ def test_a_bad_config_is_one_line(values: dict[str, Any], words: str):
     with pytest.raises(ValueError, match=words) as caught:
         config_from_dict(values)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("problem", ["balanced", "naive", "star", "dfs", "selection-inference", "language"])
+def test_the_default_recipe_fits_every_problem(problem: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["train", "--input-size", "32", "--problem", problem, "--show-config"]) == 0
+    joining = "joining = 1.0" if problem in ("balanced", "naive", "star") else "joining = 0.0"
+    assert joining in capsys.readouterr().out
 
 
 def test_toml_and_options_meet_in_one_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -14,6 +14,7 @@ import torch
 import pathmerge as pm
 from pathmerge.cli import main
 from pathmerge.evaluation.suite import hold_out_test
+from pathmerge.recipes import RECIPES, track_of
 from pathmerge.zoo.shelf import SHELF, card, names
 from pathmerge.zoo.ship import command_of, ship
 
@@ -99,6 +100,12 @@ def config_of(command: str) -> pm.RunConfig:
 )
 def test_a_command_is_found_for_any_config_of_a_recipe(config: pm.RunConfig):
     assert config_of(command_of(config)) == config
+
+
+def test_the_track_is_that_of_the_weights_and_not_of_the_recipes_name():
+    assert [track_of(pm.recipe(name, 32)) for name in RECIPES] == ["T0", "T1", "T1m", "T2m", "T3"]
+    bare = pm.Edges(input_size=32, layers=2, initialisation="default")
+    assert track_of(replace(pm.recipe("efficient", 32), model=bare)) == "T2"
 
 
 # How a model gets there.

@@ -91,4 +91,6 @@ def _print_card(one: Card, path: Path) -> None:
 
 def _share(value: float | None) -> str:
     """Cut, not rounded: 0.9996 must not look like 1."""
-    return "-" if value is None else f"{int(value * 1000) / 1000:.3f}"
+    from pathmerge.training.progress import cut
+
+    return "-" if value is None else cut(value)

@@ -20,7 +20,7 @@ from pathmerge.distributions import DISTRIBUTIONS
 from pathmerge.errors import check_choice, check_number, check_range
 from pathmerge.models.config import MODELS
 from pathmerge.recipes import RECIPES, recipe
-from pathmerge.training.config import Holding, RunConfig, Training, config_from_dict, read_config, to_toml
+from pathmerge.training.config import SEARCH, Holding, RunConfig, Training, config_from_dict, read_config, to_toml
 from pathmerge.training.curriculum import Curriculum
 
 if TYPE_CHECKING:
@@ -154,9 +154,11 @@ class _Asked:
             values = {**values, table: present}
         if self.problem is not None:
             text = {"text": True} if self.problem == "language" else {}
-            model = {key: value for key, value in values["model"].items() if key != "text"}
+            # A recipe's join is of the edges of search problems in symbols.
+            dropped = ("text",) if self.problem in SEARCH else ("text", "joining")
+            model = {key: value for key, value in values["model"].items() if key not in dropped}
             values = {**values, "model": {**model, **text}}
-            if self.problem not in ("balanced", "naive", "star", "language"):
+            if self.problem not in (*SEARCH, "language"):
                 values = {**values, "curriculum": {}}
         if size is not None:
             values.pop("input_size", None)

@@ -17,14 +17,9 @@ from pathmerge.training.config import Holding, RunConfig, Training
 from pathmerge.training.curriculum import Curriculum
 
 
-def farthest(input_size: int) -> int:
-    """The largest lookahead that fits."""
-    return ((input_size - 5) // 3 - 1) // 2
-
-
 def layers_for(input_size: int) -> int:
     """Enough for the largest lookahead that fits: each layer can double the distance seen, two more join and read."""
-    return max(3, (farthest(input_size) - 1).bit_length() + 2)
+    return max(3, (Balanced(input_size=input_size).largest_lookahead - 1).bit_length() + 2)
 
 
 def paper(input_size: int, seed: int = 0) -> RunConfig:
@@ -64,7 +59,7 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
             batch_size=64,
             examples=3_000_000,
             stop="converged_each",
-            validate_every=max(20_000, 2_500 * farthest(input_size)),
+            validate_every=max(20_000, 2_500 * Balanced(input_size=input_size).largest_lookahead),
             log_every=5_000,
         ),
         curriculum=Curriculum(over="size", step=2, threshold=0.95, mastery=0.9, window=1024),
@@ -105,7 +100,14 @@ RECIPES: dict[str, Callable[[int, int], RunConfig]] = {
     "dense": dense,
 }
 
-TRACKS = {"paper": "T0", "tuned": "T1", "matched": "T1m", "efficient": "T2m", "dense": "T3"}
+TRACKS = {"paper": "T0", "tuned": "T1", "matched": "T1", "efficient": "T2", "dense": "T3"}
+
+
+def track_of(config: RunConfig) -> str:
+    """The track of a config that began as a recipe; T1 and T2 get their m from its initialisation."""
+    check_choice("recipe", config.recipe, tuple(TRACKS))
+    track = TRACKS[config.recipe or ""]
+    return f"{track}m" if track in ("T1", "T2") and config.model.initialisation == "matching" else track
 
 
 def recipe(name: str, input_size: int, seed: int = 0) -> RunConfig:

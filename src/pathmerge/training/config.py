@@ -28,6 +28,8 @@ OPTIMIZERS = ("signum", "sophia", "adamw", "muon")
 SCHEDULES = ("constant", "cosine", "linear")
 LOSSES = ("label", "soft", "any")
 STOPS = ("never", "converged", "converged_each")
+SEARCH = ("balanced", "naive", "star")
+"""Search problems in symbolic tokens, by name."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -177,8 +179,10 @@ class RunConfig:
                 f"training.reach={self.training.reach}: must be above 0 if model.reach is true and 0 if not; it is "
                 f"{self.model.reach}"
             )
-        if self.model.reach and self.problem.name not in ("naive", "balanced", "star"):
-            raise ValueError(f"model.reach=True: needs naive, balanced or star problems, not {self.problem.name}")
+        for name in ("reach", "joining"):
+            value = getattr(self.model, name, None)
+            if value and self.problem.name not in SEARCH:
+                raise ValueError(f"model.{name}={value}: needs {', '.join(SEARCH)} problems, not {self.problem.name}")
         if self.curriculum.scatter and (text or getattr(self.model, "positions", "none") == "none"):
             raise ValueError("curriculum.scatter=True: needs a model of symbolic tokens with positions")
         self.curriculum.stages(self.problem)

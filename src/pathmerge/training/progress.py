@@ -129,7 +129,7 @@ class Progress:
             bands = [("", " ".join(f"{name} {value}" for name, value in self._bands(line, most)))]
             if line["kind"] == "train":
                 fields = _field("", line.get("examples_per_second"), "{:,.0f}/s".format) + _results(line) + bands
-                fields += _field("validation", self._validation.get("accuracy"), _cut)
+                fields += _field("validation", self._validation.get("accuracy"), cut)
                 fields += self._eta() + _field("redrawn", line.get("guard") or None, "{:,}".format)
             elif line["kind"] == "validation":
                 fields = [("validation", ""), *_results(line), *bands]
@@ -158,7 +158,7 @@ class Progress:
                 pairs = [tally[column][level] for level in band if level in tally.get(column, {})]
                 if count := sum(pair[1] for pair in pairs):
                     name = f"{band[0]}-{band[-1]}" if len(band) > 1 else f"{band[0]}"
-                    found.append((f"{column[0].upper()}{name}", _cut(sum(pair[0] for pair in pairs) / count, 2)))
+                    found.append((f"{column[0].upper()}{name}", cut(sum(pair[0] for pair in pairs) / count, 2)))
         return found[:most]
 
     def _mean(self) -> float | None:
@@ -189,7 +189,7 @@ class Progress:
         else:
             head.add_column(ratio=1)
             head.add_column(no_wrap=True)
-            counts = [("", f"{done:,} of {total:,}"), ("", f"{_cut(100 * done / max(1, total), 1)}%"), *self._eta()]
+            counts = [("", f"{done:,} of {total:,}"), ("", f"{cut(100 * done / max(1, total), 1)}%"), *self._eta()]
             head.add_row(ProgressBar(total=total, completed=min(done, total)), _row(counts, width, gap=2))
         topics: dict[str, Fields] = {
             "training": _results(train) + _field("learning rate", train.get("learning_rate"), "{:.3g}".format),
@@ -233,7 +233,7 @@ def _field(name: str, value: Any, style: Callable[[Any], str]) -> Fields:
 
 
 def _results(line: Mapping[str, Any]) -> Fields:
-    return _field("loss", line.get("loss"), _number) + _field("accuracy", line.get("accuracy"), _cut)
+    return _field("loss", line.get("loss"), _number) + _field("accuracy", line.get("accuracy"), cut)
 
 
 def _others(line: Mapping[str, Any]) -> Fields:
@@ -254,7 +254,7 @@ def _tally(line: Mapping[str, Any]) -> dict[str, dict[int, tuple[float, float]]]
     return tally
 
 
-def _cut(value: float, digits: int = 3) -> str:
+def cut(value: float, digits: int = 3) -> str:
     """Cut after so many digits; the small term makes up for 0.57 × 100 being less than 57."""
     return f"{math.floor(value * 10**digits + 1e-9) / 10**digits:.{digits}f}" if math.isfinite(value) else str(value)
 

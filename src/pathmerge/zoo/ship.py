@@ -6,13 +6,12 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from pathmerge.errors import check_choice
 from pathmerge.evaluation.accuracy import cells_of
 from pathmerge.evaluation.evaluate import evaluate_model
 from pathmerge.evaluation.suite import hold_out_test
 from pathmerge.files import written_whole
 from pathmerge.models.weights import load_weights, save_weights
-from pathmerge.recipes import TRACKS, recipe
+from pathmerge.recipes import recipe, track_of
 from pathmerge.training.config import RunConfig
 from pathmerge.training.run import Run, read_versions
 from pathmerge.zoo.shelf import SHELF, Card, Counts, checksum, weights_of
@@ -32,7 +31,7 @@ def ship(
         raise ValueError(f"run={str(run.directory)!r}: is not finished; train it to its end first")
     if not name.replace("-", "").isalnum():
         raise ValueError(f"name={name!r}: must be letters, digits and hyphens")
-    check_choice("run.recipe", run.config.recipe, tuple(TRACKS))
+    track = track_of(run.config)
     shelf.mkdir(parents=True, exist_ok=True)
     path = weights_of(name, shelf)
     save_weights(run.model, path)
@@ -47,7 +46,7 @@ def ship(
     card = Card(
         name=name,
         about=about,
-        track=TRACKS[run.config.recipe or ""],
+        track=track,
         command=command_of(run.config),
         config=run.config.to_dict(),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
