@@ -105,11 +105,16 @@ def _settle() -> None:
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # Linux: PR_SET_PDEATHSIG
+    end_with_parent(signal.SIGKILL)
     with contextlib.suppress(AttributeError, OSError):
         for limit in (-3, -1):  # glibc: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
             ctypes.CDLL(None).mallopt(limit, 2**30)
+
+
+def end_with_parent(how: int = signal.SIGTERM) -> None:
+    """Have this process end when the one that started it does, where the system can see to it (Linux)."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(1, how)  # PR_SET_PDEATHSIG
 
 
 @contextlib.contextmanager

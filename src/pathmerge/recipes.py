@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from pathmerge.errors import check_choice
 from pathmerge.models.config import Edges, OneHot
 from pathmerge.problems.balanced import Balanced
-from pathmerge.training.config import Holding, RunConfig, Training
+from pathmerge.problems.distribution import Distribution
+from pathmerge.training.config import SEARCH, Holding, RunConfig, Training
 from pathmerge.training.curriculum import Curriculum
 
 
@@ -108,6 +110,17 @@ def track_of(config: RunConfig) -> str:
     check_choice("recipe", config.recipe, tuple(TRACKS))
     track = TRACKS[config.recipe or ""]
     return f"{track}m" if track in ("T1", "T2") and config.model.initialisation == "matching" else track
+
+
+def on_problem(config: RunConfig, problem: Distribution) -> RunConfig:
+    """The same recipe for another problem of the same size; what does not fit it (a join of the edges of search
+    problems, a curriculum over sizes that it does not have) is left out."""
+    changes: dict[str, Any] = {"text": problem.name == "language"} if hasattr(config.model, "text") else {}
+    if hasattr(config.model, "joining") and problem.name not in SEARCH:
+        changes["joining"] = 0.0
+    searches = problem.name in (*SEARCH, "language")
+    curriculum = config.curriculum if searches else Curriculum()
+    return replace(config, problem=problem, model=replace(config.model, **changes), curriculum=curriculum)
 
 
 def recipe(name: str, input_size: int, seed: int = 0) -> RunConfig:

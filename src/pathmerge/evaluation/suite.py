@@ -97,6 +97,13 @@ def hold_out_validation(
     return hold_out(chosen, number, seed=seed, split="validation", held_out=besides, threads=threads)
 
 
+def hold_out_naive(problem: Distribution, count: int, seed: int, *, besides: HeldOut) -> HeldOut:
+    """Naive problems to watch a training by, in the form its own problems have; none of them is a test problem."""
+    size = problem.input_size
+    naive = Language(input_size=size, graph="naive") if isinstance(problem, Language) else Naive(input_size=size)
+    return hold_out([naive], count, seed=seed, split="validation", held_out=besides)
+
+
 def guard_for(stages: Sequence[Distribution], held_out: HeldOut) -> tuple[HeldOut, list[str]]:
     """What a training on these distributions must redraw, and the cells that cannot be guarded."""
     freed: list[np.ndarray] = []

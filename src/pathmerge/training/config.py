@@ -140,8 +140,12 @@ class Holding:
     """Validation problems of each difficulty."""
     seed: int = 0
     """Their seed; runs with the same one are tested on the same problems."""
+    watch: Literal["naive"] | None = None
+    """Another distribution to judge at each validation, as the paper's test curves do; no stop rule looks at it."""
 
     def __post_init__(self) -> None:
+        if self.watch is not None:
+            check_choice("held_out.watch", self.watch, ("naive",))
         check_range("held_out.test", self.test, 1, 10**7)
         check_range("held_out.validation", self.validation, 1, 10**7)
         check_range("held_out.seed", self.seed, 0, MAX_SEED)
@@ -185,6 +189,10 @@ class RunConfig:
                 raise ValueError(f"model.{name}={value}: needs {', '.join(SEARCH)} problems, not {self.problem.name}")
         if self.curriculum.scatter and (text or getattr(self.model, "positions", "none") == "none"):
             raise ValueError("curriculum.scatter=True: needs a model of symbolic tokens with positions")
+        if self.held_out.watch is not None and self.problem.name not in (*SEARCH, "language"):
+            raise ValueError(
+                f"held_out.watch={self.held_out.watch!r}: must be left out for {self.problem.name} problems"
+            )
         self.curriculum.stages(self.problem)
 
     def to_dict(self) -> dict[str, Any]:
@@ -196,7 +204,8 @@ class RunConfig:
             "model": self.model.to_dict(),
             "training": _plain(self.training),
             "curriculum": _plain(self.curriculum),
-            "held_out": _plain(self.held_out),
+            # Left out when not set, so that a run that watches nothing has the name it had before there was `watch`.
+            "held_out": {key: value for key, value in _plain(self.held_out).items() if value is not None},
         }
 
     @property

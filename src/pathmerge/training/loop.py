@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from pathmerge.errors import NotFiniteError
-from pathmerge.evaluation.suite import guard_for, hold_out_test, hold_out_validation
+from pathmerge.evaluation.suite import guard_for, hold_out_naive, hold_out_test, hold_out_validation
 from pathmerge.heldout import HeldOutCell
 from pathmerge.layout import Layout
 from pathmerge.models.judge import PART_ROWS, ModelJudge
@@ -130,7 +130,12 @@ class Trainer:
         test = hold_out_test(config.problem, held.test, held.seed)
         validation = hold_out_validation(config.problem, held.validation, held.seed, besides=test)
         self.validation: tuple[HeldOutCell, ...] = validation.cells
-        guard, self.unguarded = guard_for(config.curriculum.stages(config.problem), test + validation)
+        held_back = test + validation
+        self.watched: tuple[HeldOutCell, ...] = ()
+        if held.watch is not None:
+            watched = hold_out_naive(config.problem, held.validation, held.seed, besides=held_back)
+            self.watched, held_back = watched.cells, held_back + watched
+        guard, self.unguarded = guard_for(config.curriculum.stages(config.problem), held_back)
         self.feed = Feed(
             config.problem,
             config.curriculum,
@@ -418,7 +423,11 @@ class Trainer:
         self.tally = Tally()
 
     def _validate(self) -> dict[str, Any]:
-        found = validate(ModelJudge(self.model, self.workers), self.validation, self.processes, self.device)
+        judge = ModelJudge(self.model, self.workers)
+        found = validate(judge, self.validation, self.processes, self.device)
+        if self.watched:
+            seen = validate(judge, self.watched, self.processes, self.device)
+            found |= {"watched_loss": seen["loss"], "watched_accuracy": seen["accuracy"]}
         for name in ("converged", "converged_each"):
             if found[name]:
                 self.converged_at.setdefault(name, self.examples)

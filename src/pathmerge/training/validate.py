@@ -18,7 +18,7 @@ from pathmerge.training.processes import Processes
 def validate(
     judge: ModelJudge, cells: Sequence[HeldOutCell], processes: Processes, device: torch.device
 ) -> dict[str, Any]:
-    """Loss, accuracy, accuracy by difficulty and the verdicts, the same on every process."""
+    """Loss and accuracy, together and by difficulty, and the verdicts, the same on every process."""
     names = [name_cell(cell.distribution) for cell in cells]
     mine = range(processes.rank, len(cells), processes.count)
     table = evaluate_cells(judge, [cells[i] for i in mine], heuristics=False)
@@ -34,15 +34,15 @@ def validate(
     ]
     verdicts = converged(rows)
     several = len({row.distribution for row in rows}) > 1
+    labels = {
+        f"{row.distribution} {row.difficulty}" if several else row.difficulty: row for row in rows if row.examples
+    }
     examples, right, loss = (float(column.sum()) for column in sums.T)
     return {
         "loss": loss / examples if examples else math.nan,
         "accuracy": right / examples if examples else math.nan,
-        "by_difficulty": {
-            f"{row.distribution} {row.difficulty}" if several else row.difficulty: row.accuracy
-            for row in rows
-            if row.examples
-        },
+        "by_difficulty": {name: row.accuracy for name, row in labels.items()},
+        "loss_by_difficulty": {name: row.loss for name, row in labels.items()},
         "converged": verdicts.converged,
         "converged_each": verdicts.converged_each,
     }

@@ -1,0 +1,71 @@
+"""The commands `study` and `claims`: from arguments to a study, a setting and a backend; then the library does it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from pathmerge.errors import check_range
+from pathmerge.studies.study import ScaleName
+
+
+def study(
+    name: Annotated[str | None, tyro.conf.Positional] = None,
+    scale: ScaleName = "laptop",
+    recipe: str | None = None,
+    out: Path = Path("results"),
+    list: bool = False,  # noqa: A002
+    plan: bool = False,
+    cores: int | None = None,
+    save_every: float = 30.0,
+    quiet: bool = False,
+) -> int:
+    """Run a study of the paper by name: train what it needs, measure it, write its table, figure and report.
+
+    The same command again goes on where it stopped: finished runs are skipped, partial ones resumed, failed ones tried
+    again.
+
+    Args:
+        name: Which one; `pathmerge study --list` tells.
+        scale: smoke: seconds, shows that all works; laptop: about an hour at most on two cores; paper: as published.
+        recipe: How its models are trained (paper, tuned, matched, efficient, dense); none: the scale's own.
+        out: The folder of all results; runs that several studies need are trained once.
+        list: List all studies with what they cost on this machine, and end.
+        plan: Print the runs and what each costs, and end.
+        cores: Cores to use on this machine; none: all.
+        save_every: Seconds between checkpoints.
+        quiet: Show no progress.
+    """
+    from pathmerge.studies.catalogue import study_named
+
+    if list:
+        from pathmerge.studies.show import print_list
+
+        return print_list()
+    if name is None:
+        raise ValueError("study: missing; give a name, `pathmerge study --list` tells which")
+    chosen = study_named(name)
+    setting = chosen.setting(scale, recipe)
+    if cores is not None:
+        check_range("cores", cores, 1, 1024)
+    if plan:
+        from pathmerge.studies.show import print_plan
+
+        return print_plan(chosen, setting)
+    from pathmerge.studies.results import Folder
+    from pathmerge.studies.runner import Local, run_study
+    from pathmerge.studies.show import Watcher, print_end
+
+    print(f"{chosen.name} ({chosen.figure}) at {setting.scale} scale, recipe {setting.recipe}")
+    print(chosen.says(setting), flush=True)
+    began = time.monotonic()
+    folder = Folder(root=out, study=chosen, setting=setting)
+    with Watcher(folder, quiet=quiet) as watch:
+        rows, written = run_study(
+            chosen, setting, out, Local(cores=cores or os.cpu_count() or 1), save_every=save_every, watch=watch
+        )
+    return print_end(folder, rows, time.monotonic() - began, written)

@@ -1,0 +1,172 @@
+"""What a study prints: the catalogue with its costs, the plan, a view of all runs while they go, and the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from pathmerge.studies.cost import cost_of, measure_pace
+from pathmerge.studies.results import Folder
+from pathmerge.studies.runner import Event
+from pathmerge.studies.study import SCALES, Row, Setting, Study, Task
+from pathmerge.training.run import METRICS
+
+REFRESH = 1.0
+
+
+def print_list() -> int:
+    """All studies, with what each scale costs on this machine if nothing is done yet."""
+    from pathmerge.studies.catalogue import STUDIES
+
+    console = Console()
+    pace, cores = measure_pace(), os.cpu_count() or 1
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("study", "paper", "scale", "recipe", "runs", "examples", "FLOPs", "hours"):
+        table.add_column(title, justify="left" if title in ("study", "paper", "scale", "recipe") else "right")
+    for study in STUDIES.values():
+        for scale in SCALES:
+            setting = study.setting(scale)
+            cost = cost_of(study.tasks(setting), pace)
+            names = (study.name, study.figure.replace("Figure", "Fig")) if scale == SCALES[0] else ("", "")
+            numbers = (str(cost.runs or "–"), f"{cost.examples:,}" if cost.examples else "–", _power(cost.flops))
+            table.add_row(*names, scale, setting.recipe if cost.runs else "", *numbers, _hours(cost.hours(cores)))
+    console.print(table)
+    speeds = ", ".join(f"{speed / 1e9:.0f} GFLOP/s at width {width}" for width, speed in pace.points)
+    print(f"hours: at most, on the {cores} cores of this machine; measured: one core trains at {speeds}")
+    return 0
+
+
+def print_plan(study: Study, setting: Setting) -> int:
+    """The tasks of a study and what each costs."""
+    pace = measure_pace()
+    print(f"{study.name} ({study.figure}): {study.question}")
+    print(f"{setting.scale} scale, recipe {setting.recipe}: {study.says(setting)}")
+    tasks = study.tasks(setting)
+    for task in tasks:
+        cost = cost_of([task], pace)
+        run = (
+            "" if task.config is None else f"  {task.config.training.examples:,} examples, {_power(cost.flops)} FLOPs,"
+        )
+        print(f"  {task.name}:{run} {_hours(cost.hours(1))} h  {'' if task.config is None else task.config.run_name}")
+    cores = os.cpu_count() or 1
+    total = cost_of(tasks, pace)
+    print(
+        f"{len(tasks)} tasks, {total.runs} trainings, {total.examples:,} examples, {_power(total.flops)} FLOPs; "
+        f"at most {_hours(total.hours(cores))} h on {cores} cores"
+    )
+    return 0
+
+
+def _power(value: float) -> str:
+    return f"{value:.1e}" if value else "–"
+
+
+def _hours(value: float) -> str:
+    return f"{value:.3f}" if value < 0.1 else f"{value:,.1f}"
+
+
+class Watcher:
+    """A view of all tasks: a table that is kept up to date on a terminal, a line for each event elsewhere."""
+
+    def __init__(self, folder: Folder, *, quiet: bool = False) -> None:
+        self._folder, self._quiet = folder, quiet
+        self._console = Console(stderr=True)
+        self._stack = ExitStack()
+        self._live: Live | None = None
+        self._running: dict[str, float] = {}
+        self._last = 0.0
+
+    def __enter__(self) -> Watcher:
+        if not self._quiet and self._console.is_terminal:
+            self._live = self._stack.enter_context(Live(console=self._console, refresh_per_second=2, transient=True))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def __call__(self, event: Event, tasks: Sequence[Task]) -> None:
+        if event.kind == "began":
+            self._running[event.task] = time.monotonic()
+        elif event.kind in ("ended", "died"):
+            self._running.pop(event.task, None)
+        if self._quiet:
+            return
+        if event.kind != "waiting":
+            self._say(event, tasks)
+        if self._live is not None and time.monotonic() - self._last >= REFRESH:
+            self._last = time.monotonic()
+            self._live.update(self._table(tasks))
+
+    def _say(self, event: Event, tasks: Sequence[Task]) -> None:
+        ended = self._folder.outcome(event.task) if event.kind == "ended" else None
+        if event.kind == "began" and self._live is not None:
+            return
+        if event.kind == "ended":
+            done = sum(self._folder.file_of(task.name).exists() for task in tasks)
+            failed = f": {ended.error}" if ended is not None and ended.error else ""
+            words = f"{'failed' if failed else 'done'} {done}/{len(tasks)} {event.task}{failed}"
+        else:
+            words = f"{event.kind} {event.task} {event.says}".rstrip()
+        if self._live is not None:
+            self._live.console.print(words, highlight=False)
+        else:
+            print(words, file=sys.stderr, flush=True)
+
+    def _table(self, tasks: Sequence[Task]) -> Table:
+        done = sum(self._folder.file_of(task.name).exists() for task in tasks)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=f"{done} of {len(tasks)} tasks done")
+        for title in ("running", "examples", "of", "accuracy", "stage", "for"):
+            table.add_column(title, justify="left" if title in ("running", "stage") else "right")
+        for task in tasks:
+            if task.name not in self._running:
+                continue
+            line = {} if task.config is None else last_line(self._folder.runs / task.config.run_name / METRICS)
+            total = "" if task.config is None else f"{task.config.training.examples:,}"
+            seen = f"{line['examples']:,}" if "examples" in line else "…"
+            accuracy = f"{line['accuracy']:.3f}" if "accuracy" in line else ""
+            passed = f"{(time.monotonic() - self._running[task.name]) / 60:.0f} min"
+            table.add_row(task.name, seen, total, accuracy, str(line.get("stage") or ""), passed)
+        return table
+
+
+def last_line(path: Path) -> dict[str, Any]:
+    """The newest line of training or validation of a metrics file; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 20_000))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    for text in reversed(lines):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if line.get("kind") in ("train", "validation"):
+            return line
+    return {}
+
+
+def print_end(folder: Folder, rows: Sequence[Row], seconds: float, written: Sequence[Path]) -> int:
+    """What came of it; 1 if a task failed."""
+    failed = [row for row in rows if row.get("error") is not None]
+    for row in failed:
+        labels = ", ".join(f"{name}={value}" for name, value in row.items() if name != "error" and value is not None)
+        print(f"failed: {labels}: {row['error']}")
+    print(f"{len(rows) - len(failed):,} rows in {seconds:.0f} s" + (f", {len(failed)} tasks failed" if failed else ""))
+    for path in written:
+        print(f"wrote {path}")
+    return 1 if failed else 0
