@@ -19,7 +19,7 @@ import tyro
 from pathmerge.cli_explain import explain
 from pathmerge.cli_models import models, ship
 from pathmerge.cli_runs import demo, evaluate, train_command
-from pathmerge.cli_study import study
+from pathmerge.cli_study import claims, study
 from pathmerge.distributions import DISTRIBUTIONS
 from pathmerge.errors import NotFiniteError, check_choice, check_range
 from pathmerge.problems.balanced import Balanced
@@ -189,6 +189,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "explain": explain,
     "models": models,
     "study": study,
+    "claims": claims,
     "demo": demo,
     "ship": ship,
     "verify": verify,

@@ -69,3 +69,27 @@ def study(
             chosen, setting, out, Local(cores=cores or os.cpu_count() or 1), save_every=save_every, watch=watch
         )
     return print_end(folder, rows, time.monotonic() - began, written)
+
+
+def claims(results: Annotated[Path, tyro.conf.Positional] = Path("results"), write: Path | None = None) -> int:
+    """Collect what has been run and say what became of the paper's claims C1 to C15.
+
+    Args:
+        results: The folder of results that `pathmerge study` wrote.
+        write: Write the same as Markdown here, too.
+    """
+    from pathmerge.files import check_output, written_whole
+    from pathmerge.studies.claims import as_markdown, verdicts
+    from pathmerge.studies.show import print_claims
+
+    if not results.is_dir():
+        raise ValueError(f"results={str(results)!r}: no such directory; `pathmerge study NAME --out FOLDER` makes one")
+    if write is not None:
+        check_output("write", write, (".md",))
+    found = verdicts(results)
+    print_claims(found)
+    if write is not None:
+        with written_whole(write, "write") as temporary:
+            temporary.write_text(as_markdown(found), encoding="utf-8")
+        print(f"wrote {write}")
+    return 0

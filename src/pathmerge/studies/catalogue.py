@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 from pathmerge.errors import check_choice
+from pathmerge.studies.circuits import Circuits, Direction
+from pathmerge.studies.dfs import DFSModel, DFSPadding, DFSSize
+from pathmerge.studies.graph_size import GraphSize
 from pathmerge.studies.lookahead_histogram import LookaheadHistogram
+from pathmerge.studies.model_size import ModelSize, RotaryModel
+from pathmerge.studies.other_forms import LanguageSize, RotarySize
+from pathmerge.studies.selection_inference import SelectionInferenceModel, SelectionInferenceSize
+from pathmerge.studies.sensitivity import Sensitivity
 from pathmerge.studies.study import Study
 
-STUDIES: dict[str, Study] = {study.name: study for study in (LookaheadHistogram(),)}
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        Sensitivity(),
+        Circuits(),
+        GraphSize(),
+        ModelSize(),
+        LookaheadHistogram(),
+        LanguageSize(),
+        RotarySize(),
+        RotaryModel(),
+        DFSSize(),
+        DFSModel(),
+        DFSPadding(),
+        SelectionInferenceSize(),
+        SelectionInferenceModel(),
+        Direction(),
+    )
+}
 
 
 def study_named(name: str) -> Study:

@@ -59,9 +59,12 @@ class Folder:
     def file_of(self, task: str) -> Path:
         return self.path / TASKS / f"{task}.json"
 
-    def open(self, tasks: Sequence[Task]) -> None:
-        """Make it, or check that what is in it was made for the same thing."""
-        about = {
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Raise unless what is in it was made for the same thing."""
+        _check(self.path / ABOUT, self._about(tasks))
+
+    def _about(self, tasks: Sequence[Task]) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "version": VERSION,
             "study": self.study.name,
@@ -69,9 +72,12 @@ class Folder:
             "recipe": self.setting.recipe,
             "tasks": {task.name: task.digest for task in tasks},
         }
+
+    def open(self, tasks: Sequence[Task]) -> None:
+        """Make it, or check that what is in it was made for the same thing."""
         path = self.path / ABOUT
         if path.exists():
-            _check(path, about)
+            self.check(tasks)
             return
         try:
             if self.path.is_dir() and any(self.path.iterdir()):
@@ -82,7 +88,7 @@ class Folder:
             raise ValueError(f"out={str(self.root)!r}: {error.strerror}: {error.filename}") from None
         if not os.access(self.path, os.W_OK):
             raise ValueError(f"out={str(self.path)!r}: cannot be written to")
-        write_json(path, {**about, "made_with": __version__, "configs": configs_of(tasks)})
+        write_json(path, {**self._about(tasks), "made_with": __version__, "configs": configs_of(tasks)})
 
     def outcome(self, task: str) -> Outcome | None:
         """How a task ended; none if it has not."""

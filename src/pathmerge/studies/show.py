@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +14,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from pathmerge.studies.claims import Verdict
 from pathmerge.studies.cost import cost_of, measure_pace
 from pathmerge.studies.results import Folder
 from pathmerge.studies.runner import Event
@@ -33,13 +36,14 @@ def print_list() -> int:
     pace, cores = measure_pace(), os.cpu_count() or 1
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("study", "paper", "scale", "recipe", "runs", "examples", "FLOPs", "hours"):
-        table.add_column(title, justify="left" if title in ("study", "paper", "scale", "recipe") else "right")
+        words = title in ("study", "paper", "scale", "recipe")
+        table.add_column(title, justify="left" if words else "right", no_wrap=True)
     for study in STUDIES.values():
         for scale in SCALES:
             setting = study.setting(scale)
             cost = cost_of(study.tasks(setting), pace)
             names = (study.name, study.figure.replace("Figure", "Fig")) if scale == SCALES[0] else ("", "")
-            numbers = (str(cost.runs or "–"), f"{cost.examples:,}" if cost.examples else "–", _power(cost.flops))
+            numbers = (str(cost.runs or "–"), _power(cost.examples), _power(cost.flops))
             table.add_row(*names, scale, setting.recipe if cost.runs else "", *numbers, _hours(cost.hours(cores)))
     console.print(table)
     speeds = ", ".join(f"{speed / 1e9:.0f} GFLOP/s at width {width}" for width, speed in pace.points)
@@ -170,3 +174,23 @@ def print_end(folder: Folder, rows: Sequence[Row], seconds: float, written: Sequ
     for path in written:
         print(f"wrote {path}")
     return 1 if failed else 0
+
+
+def print_claims(found: Mapping[str, Sequence[Verdict]]) -> None:
+    """A block for each claim: what it says, and its verdict at each setting."""
+    from pathmerge.studies.claims import CLAIMS
+
+    colours = {"holds": "green", "fails": "red", "undecided": "yellow"}
+    console = Console(highlight=False)
+    for claim in CLAIMS:
+        console.print(f"[bold]{claim.number}[/bold]  {escape(claim.says)}")
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        for verdict in found[claim.number]:
+            word = Text(verdict.verdict, style=colours[verdict.verdict])
+            table.add_row("   ", word, f"{verdict.scale}, {verdict.recipe}", Text(verdict.evidence))
+        if not found[claim.number]:
+            table.add_row("   ", Text("not run", style="dim"), f"pathmerge study {claim.studies[0]}", Text(""))
+        console.print(table)
+    words = [verdict.verdict for verdicts in found.values() for verdict in verdicts]
+    counts = ", ".join(f"{words.count(word)} {word}" for word in colours)
+    print(f"verdicts: {counts}; not run: {sum(not verdicts for verdicts in found.values())} of {len(found)} claims")

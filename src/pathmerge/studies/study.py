@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 ScaleName = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[str, ...] = get_args(ScaleName)
 Value = str | int | float | bool | None
-Row = dict[str, Value]
-"""One line of a study's table."""
+Row = dict[str, Any]
+"""One line of a study's table: names and plain values."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ from pathmerge.training.run import CHECKPOINTS, METRICS, WEIGHTS, Run, load_run,
 from pathmerge.training.schedule import batch_size_at, rate_factor
 from pathmerge.training.sinks import Sink, check_sinks, open_sinks
 from pathmerge.training.tally import LEVELS, Tally
-from pathmerge.training.validate import validate
+from pathmerge.training.validate import judged, validate
 
 FEWEST_ROWS = 256
 PUBLISHED_RULE = 0.995
@@ -426,8 +426,8 @@ class Trainer:
         judge = ModelJudge(self.model, self.workers)
         found = validate(judge, self.validation, self.processes, self.device)
         if self.watched:
-            seen = validate(judge, self.watched, self.processes, self.device)
-            found |= {"watched_loss": seen["loss"], "watched_accuracy": seen["accuracy"]}
+            _, seen = judged(judge, self.watched, self.processes, self.device)
+            found |= {f"watched_{name}": value for name, value in seen.items()}
         for name in ("converged", "converged_each"):
             if found[name]:
                 self.converged_at.setdefault(name, self.examples)

@@ -1,0 +1,249 @@
+"""The paper's claims C1 to C15 (SPEC section 7): for each, the rule that decides, written down before the runs.
+
+Choices a reader could not guess:
+- A rule reads the rows of one or two studies at one scale and recipe, and says holds, fails or undecided *at that
+  scale*. Smoke runs decide nothing, whatever their numbers.
+- Between the bounds of "holds" and "fails" lies a region on purpose: there a rule says undecided. So it does when a
+  study is not finished.
+- The evidence is text made from the same numbers the rule looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathmerge.studies import rules
+from pathmerge.studies.results import ABOUT, Folder, read_json
+from pathmerge.studies.rules import Found, NotEnough
+from pathmerge.studies.study import SCALES, Row, Setting
+
+HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What the paper says, and how it is decided."""
+
+    number: str
+    says: str
+    studies: tuple[str, ...]
+    rule: str
+    decide: Callable[[Mapping[str, Sequence[Row]]], Found]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A claim at one scale and recipe."""
+
+    claim: str
+    says: str
+    rule: str
+    verdict: str
+    evidence: str
+    scale: str
+    recipe: str
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        number="C1",
+        says="Training on balanced problems gives near-perfect accuracy at every lookahead seen.",
+        studies=("sensitivity",),
+        rule="holds: test accuracy at least 0.98 at each lookahead; fails: some 95% interval lies below 0.98",
+        decide=rules.balanced_is_learned,
+    ),
+    Claim(
+        number="C2",
+        says="Training on naive problems fails at larger lookaheads.",
+        studies=("sensitivity",),
+        rule="at the largest lookahead, holds: accuracy below 0.9 and at least 0.1 below the model trained on balanced "
+        "problems; fails: at least 0.98",
+        decide=rules.naive_fails,
+    ),
+    Claim(
+        number="C3",
+        says="Training on stars transfers only in part.",
+        studies=("sensitivity",),
+        rule="mean over balanced lookaheads, holds: above guessing a child and below 0.95, with at least 0.9 on stars; "
+        "fails: at least 0.98, or no better than guessing",
+        decide=rules.star_transfers_in_part,
+    ),
+    Claim(
+        number="C4",
+        says="A model trained up to a lookahead generalises a step or two beyond it and no further.",
+        studies=("sensitivity",),
+        rule="holds: at least 0.9 one step beyond and below 0.9 at the largest lookahead; fails: below 0.9 one step "
+        "beyond, or at least 0.9 at the largest",
+        decide=rules.part_generalises_a_little,
+    ),
+    Claim(
+        number="C5",
+        says="Circuits explain nearly all inputs of trained models and none of an untrained one.",
+        studies=("circuits",),
+        rule="inputs of lookaheads trained on, holds: strictly explained on at least 0.9 of them and on at most 0.02 "
+        "of the untrained model's; fails: even leniently explained on less than 0.9, or untrained on more than 0.1",
+        decide=rules.circuits_explain,
+    ),
+    Claim(
+        number="C6",
+        says="Merges are often not maximal.",
+        studies=("circuits",),
+        rule="share of maximal merges of the model trained on balanced problems, holds: below 0.8; fails: above 0.95",
+        decide=rules.merges_not_maximal,
+    ),
+    Claim(
+        number="C7",
+        says="As graphs grow, convergence vanishes and the least loss grows.",
+        studies=("graph-size",),
+        rule="from the smallest to the largest size, holds: the share of seeds that converge falls from at least 2/3 "
+        "to at most 1/3, and the least test loss at least doubles; fails: at least 2/3 converge at the largest",
+        decide=lambda rows: rules.size_hurts(rows["graph-size"]),
+    ),
+    Claim(
+        number="C8",
+        says="Width does not help to reach the global minimum, though wider models leave the start sooner.",
+        studies=("model-size",),
+        rule="widest against narrowest, holds: its share of converged seeds is no larger, its least loss no less than "
+        "half, and its training loss halves no later; fails: it converges in at least half of the seeds more, or its "
+        "least loss is less than half",
+        decide=rules.width_does_not_help,
+    ),
+    Claim(
+        number="C9",
+        says="Rotary decoders behave alike.",
+        studies=("rotary-size",),
+        rule="as C7, for rotary decoders",
+        decide=lambda rows: rules.size_hurts(rows["rotary-size"]),
+    ),
+    Claim(
+        number="C10",
+        says="Depth-first search struggles as graphs grow; larger models need fewer examples but more FLOPs.",
+        studies=("dfs-size", "dfs-model"),
+        rule="holds: the least test loss at the largest size is at least twice that at the smallest, and to the loss "
+        "all models reach the largest takes fewer examples and more FLOPs than the smallest; fails: neither",
+        decide=rules.dfs_struggles,
+    ),
+    Claim(
+        number="C11",
+        says="Random padding extends backtracking.",
+        studies=("dfs-padding",),
+        rule="mean accuracy over the larger half of backtrack distances, with random padding minus without, holds: at "
+        "least 0.05; fails: 0 or less",
+        decide=rules.padding_extends,
+    ),
+    Claim(
+        number="C12",
+        says="Selection is easy, inference hard.",
+        studies=("selection-inference-size",),
+        rule="last test accuracy at the largest size, holds: selection at least 0.95 and at least 0.05 above "
+        "inference; fails: inference at least as good",
+        decide=rules.inference_is_harder,
+    ),
+    Claim(
+        number="C13",
+        says="Search told in sentences behaves alike.",
+        studies=("language",),
+        rule="as C7, for sentences",
+        decide=lambda rows: rules.size_hurts(rows["language"]),
+    ),
+    Claim(
+        number="C14",
+        says="The direction of merges differs between seeds; merged distances double from layer to layer.",
+        studies=("direction",),
+        rule="holds: in some layer the shares of forward merges of two seeds differ by at least 0.5, and in one model "
+        "the commonest distance never falls and at least doubles from the first to the last merging layer; fails: "
+        "neither",
+        decide=rules.directions_differ,
+    ),
+    Claim(
+        number="C15",
+        says="In naive graphs the lookahead falls off exponentially.",
+        studies=("lookahead-histogram",),
+        rule="logarithm of the counts of lookaheads from 1 with at least 10 graphs against a straight line, holds: "
+        "R² at least 0.97; fails: below 0.9",
+        decide=lambda rows: rules.falls_exponentially(rows["lookahead-histogram"]),
+    ),
+)
+
+
+def settings_in(root: Path, study: str) -> list[Setting]:
+    """The settings a study was run at, by what is in a folder of results."""
+    found: list[Setting] = []
+    for path in sorted((root / study).glob(f"*/{ABOUT}")):
+        about = read_json(path)
+        found.append(Setting(scale=str(about.get("scale")), recipe=str(about.get("recipe"))))
+    return sorted(found, key=lambda setting: (SCALES.index(setting.scale), setting.recipe))
+
+
+def rows_of(root: Path, study: str, setting: Setting) -> list[Row]:
+    """What a study found; raises `NotEnough` while tasks are missing or failed."""
+    from pathmerge.studies.catalogue import study_named
+
+    chosen = study_named(study)
+    folder = Folder(root=root, study=chosen, setting=setting)
+    tasks = chosen.tasks(setting)
+    folder.check(tasks)
+    rows = folder.rows(tasks)
+    failed = sum(row.get("error") is not None for row in rows)
+    missing = sum(folder.outcome(task.name) is None for task in tasks)
+    if failed or missing:
+        raise NotEnough(f"{study}: {missing} of {len(tasks)} tasks not done, {failed} failed")
+    return rows
+
+
+def judge(claim: Claim, root: Path, setting: Setting) -> Verdict:
+    """A claim by the results of one setting."""
+    try:
+        found = claim.decide({study: rows_of(root, study, setting) for study in claim.studies})
+        verdict = HOLDS if found.holds else FAILS if found.fails else UNDECIDED
+        evidence = found.evidence
+    except NotEnough as error:
+        verdict, evidence = UNDECIDED, str(error)
+    if setting.scale == "smoke":
+        verdict = UNDECIDED
+    return Verdict(
+        claim=claim.number,
+        says=claim.says,
+        rule=claim.rule,
+        verdict=verdict,
+        evidence=evidence,
+        scale=setting.scale,
+        recipe=setting.recipe,
+    )
+
+
+def verdicts(root: Path) -> dict[str, list[Verdict]]:
+    """All claims, each with its verdicts at the settings it was run at; an empty list where it was not."""
+    found: dict[str, list[Verdict]] = {}
+    for claim in CLAIMS:
+        there = [settings_in(root, study) for study in claim.studies]
+        common = [setting for setting in there[0] if all(setting in others for others in there)]
+        found[claim.number] = [judge(claim, root, setting) for setting in common]
+    return found
+
+
+def touched(root: Path, study: str) -> list[Verdict]:
+    """The verdicts that a study has a part in."""
+    mine = {claim.number for claim in CLAIMS if study in claim.studies}
+    return [verdict for number, found in verdicts(root).items() if number in mine for verdict in found]
+
+
+def as_markdown(found: Mapping[str, Sequence[Verdict]]) -> str:
+    """docs/claims.md: every claim with its rule, and what was found at each scale."""
+    lines = [
+        "# The paper's claims",
+        "",
+        "Made by `pathmerge claims RESULTS --write docs/claims.md` from what was run. Each rule was written before the "
+        "runs (`src/pathmerge/studies/claims.py`); a verdict holds for its scale and recipe only.",
+        "",
+    ]
+    for claim in CLAIMS:
+        lines += [f"## {claim.number}: {claim.says}", "", f"*Rule* ({', '.join(claim.studies)}): {claim.rule}.", ""]
+        for verdict in found.get(claim.number, ()):
+            lines.append(f"- {verdict.scale}, `{verdict.recipe}`: **{verdict.verdict}**. {verdict.evidence}")
+        if not found.get(claim.number):
+            lines.append("- not run yet")
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,503 @@
+"""Studies: every one runs at smoke scale, goes on where it stopped, and claims nothing that its rows do not say."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from pathmerge.cli import main
+from pathmerge.models.config import Edges, ModelConfig, OneHot
+from pathmerge.problems.balanced import Balanced
+from pathmerge.problems.naive import Naive
+from pathmerge.studies import learning, rules
+from pathmerge.studies.catalogue import STUDIES, study_named
+from pathmerge.studies.claims import CLAIMS, as_markdown, touched, verdicts
+from pathmerge.studies.cost import Cost, cost_of, flops_per_example, measure_pace, parameters_of, tokens_of
+from pathmerge.studies.lookahead_histogram import LookaheadHistogram
+from pathmerge.studies.perform import Order, perform
+from pathmerge.studies.results import Folder, Outcome, write_rows
+from pathmerge.studies.runner import Event, Local, run_study
+from pathmerge.studies.study import Row, Task
+from pathmerge.training.config import RunConfig
+from pathmerge.training.flops import training_flops
+
+
+@dataclass(frozen=True)
+class Here:
+    """A backend without processes: this one does the work."""
+
+    def run(self, orders: Sequence[Order], cores: Sequence[int], folder: Folder) -> Iterator[Event]:
+        for order in orders:
+            yield Event(task=order.task, kind="began")
+            perform(order)
+            yield Event(task=order.task, kind="ended")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_runs_at_smoke_scale(name: str, results: Path):
+    study = study_named(name)
+    setting = study.setting("smoke")
+    rows, written = run_study(study, setting, results, Here())
+    assert [row for row in rows if row.get("error")] == []
+    labels = [task.labels for task in study.tasks(setting)]
+    assert all(any(dict(label).items() <= row.items() for row in rows) for label in labels)
+    assert [path.name for path in written] == ["table.csv", "table.parquet", "figure.png", "figure.svg"]
+    table = pq.read_table(written[1]).to_pylist()
+    with written[0].open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(table) == len(lines) == len(rows)
+    assert all(path.stat().st_size > 1000 for path in written[2:])
+    # Done is done: the second time nothing is performed.
+    events: list[Event] = []
+    again, _ = run_study(study, setting, results, Here(), watch=lambda event, _: events.append(event))
+    assert events == []
+    assert again == rows
+
+
+def test_settings_of_the_paper_are_the_published_ones():
+    """SPEC section 7, line by line."""
+
+    def configs(name: str) -> list[RunConfig]:
+        study = study_named(name)
+        return [task.config for task in study.tasks(study.setting("paper")) if task.config is not None]
+
+    def one_of(name: str, what: str) -> list[object]:
+        return sorted({eval(what, {"c": config}) for config in configs(name)})
+
+    common = ("sensitivity", "graph-size", "model-size", "language", "rotary-size", "dfs-size", "dfs-padding")
+    for name in common:
+        assert one_of(name, "c.training.optimizer") == ["signum"]
+        assert one_of(name, "c.training.learning_rate") == [1e-5]
+        assert one_of(name, "c.training.stop") == ["never"]
+        assert one_of(name, "c.training.validate_every") == [2**18]
+        assert one_of(name, "c.training.batch_size") == [1024 if name == "sensitivity" else 256]
+    assert one_of("sensitivity", "(c.model.layers, c.training.examples)") == [(6, 883_000_000)]
+    assert [config.problem.name for config in configs("sensitivity")] == ["naive", "star", "balanced", "balanced"]
+    assert one_of("graph-size", "c.problem.input_size") == list(range(32, 153, 6))
+    assert one_of("graph-size", "(c.model.layers, c.model.hidden, c.training.examples)") == [(8, 16, 236_000_000)]
+    assert one_of("graph-size", "c.seed") == list(range(1, 15))
+    assert one_of("model-size", "(c.problem.input_size, c.model.layers)") == [(98, 8)]
+    assert one_of("model-size", "c.model.hidden") == [16, 64, 256, 1024]
+    assert one_of("language", "c.problem.input_size") == [32, 48, 64, 80, 96]
+    assert one_of("rotary-size", "(c.model.name, c.training.examples)") == [("rotary", 524_000_000)]
+    assert one_of("rotary-model", "c.model.hidden") == [16, 128, 256, 1024]
+    assert one_of("dfs-size", "c.problem.input_size") == list(range(48, 193, 16))
+    assert one_of("dfs-size", "c.seed") == list(range(1, 16))
+    models = [(3, 16, 1), (16, 128, 4), (24, 192, 4), (32, 256, 4), (32, 384, 4)]
+    assert one_of("dfs-model", "(c.model.layers, c.model.hidden, c.model.heads)") == models
+    assert one_of("dfs-padding", "(c.problem.mode, c.problem.padding)") == [("naive", "random"), ("naive", "standard")]
+    assert one_of("selection-inference-size", "c.training.validate_every") == [2**16]
+    wide = [(4, 16), (4, 128), (4, 512), (4, 1024), (8, 256)]
+    assert one_of("selection-inference-model", "(c.model.layers, c.model.hidden)") == wide
+
+
+def test_studies_share_their_runs():
+    chosen = {name: study_named(name) for name in ("sensitivity", "circuits", "direction")}
+    runs = {
+        name: {task.digest for task in study.tasks(study.setting("laptop")) if task.config is not None}
+        for name, study in chosen.items()
+    }
+    assert runs["circuits"] <= runs["sensitivity"]
+    assert runs["direction"] & runs["sensitivity"]
+
+
+def test_every_recipe_of_every_study_gives_configs():
+    for study in STUDIES.values():
+        for recipe in study.recipes:
+            for scale in ("smoke", "laptop", "paper"):
+                names = [task.name for task in study.tasks(study.setting(scale, recipe))]
+                assert len(names) == len(set(names))
+                assert all(
+                    config.training.threads == 1 for config in _configs(study.tasks(study.setting(scale, recipe)))
+                )
+
+
+def _configs(tasks: Sequence[Task]) -> list[RunConfig]:
+    return [task.config for task in tasks if task.config is not None]
+
+
+class Broken(LookaheadHistogram):
+    """A study with a task that fails, one that does not."""
+
+    name = "broken"
+
+    def tasks(self, setting):
+        return [Task(labels={"part": 0}), Task(labels={"part": 7})]
+
+    def measure(self, task, run, setting, place):
+        if task.labels["part"] == 7 and not (place.folder.parent.parent / "mended").exists():
+            raise ValueError("part=7: is broken")
+        return [{"lookahead": 1, "graphs": 5}, {"lookahead": 2, "graphs": 1, "note": float("nan")}]
+
+
+def test_a_failure_is_a_row_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    study = Broken()
+    monkeypatch.setitem(STUDIES, "broken", study)
+    rows, _ = run_study(study, study.setting("smoke"), tmp_path, Here())
+    assert rows == [
+        {"part": 0, "lookahead": 1, "graphs": 5},
+        {"part": 0, "lookahead": 2, "graphs": 1, "note": None},
+        {"part": 7, "error": "part=7: is broken"},
+    ]
+    folder = Folder(root=tmp_path, study=study, setting=study.setting("smoke"))
+    (folder.path / "mended").touch()
+    events: list[str] = []
+    rows, _ = run_study(study, study.setting("smoke"), tmp_path, Here(), watch=lambda e, _: events.append(e.task))
+    assert set(events) == {"part=7"}
+    assert [row for row in rows if row.get("error")] == []
+
+
+def test_results_of_another_config_are_refused(tmp_path: Path):
+    study = study_named("graph-size")
+    setting = study.setting("smoke")
+    folder = Folder(root=tmp_path, study=study, setting=setting)
+    tasks = study.tasks(setting)
+    folder.open(tasks)
+    folder.open(tasks)
+    config = tasks[0].config
+    assert config is not None
+    changed = replace(tasks[0], config=replace(config, seed=99))
+    with pytest.raises(ValueError, match="the config of 'input_size=17-vertices=4-seed=1' has changed"):
+        folder.open([changed, *tasks[1:]])
+    about = json.loads((folder.path / "study.json").read_text())
+    (folder.path / "study.json").write_text(json.dumps({**about, "version": 99}))
+    with pytest.raises(ValueError, match="version=99, not 1"):
+        folder.open(tasks)
+    (folder.path / "study.json").write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        folder.open(tasks)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["study", "sensitivty"], "did you mean sensitivity?"),
+        (["study", "sensitivity", "--scale", "laptp"], "laptp"),
+        (["study", "sensitivity", "--recipe", "tund"], "did you mean tuned?"),
+        (["study", "dfs-size", "--recipe", "efficient"], "takes one of paper, tuned, matched"),
+        (["study"], "--list"),
+        (["study", "graph-size", "--cores", "0"], "cores=0"),
+        (["claims", "/nowhere"], "no such directory"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]):
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_the_command_runs_a_study_in_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["study", "lookahead-histogram", "--scale", "smoke", "--out", str(tmp_path / "results")]) == 0
+    said = capsys.readouterr()
+    assert "figure.png" in said.out
+    assert "done 1/1 part=0" in said.err
+    assert main(["claims", str(tmp_path / "results"), "--write", str(tmp_path / "claims.md")]) == 0
+    said = capsys.readouterr().out
+    assert "C15" in said
+    assert "not run" in said
+    assert "undecided" in (tmp_path / "claims.md").read_text()
+
+
+def test_a_killed_process_is_started_again(tmp_path: Path):
+    """The first process of each task is killed; what comes out is what an undisturbed run gives."""
+    study = study_named("lookahead-histogram")
+    setting = study.setting("smoke")
+    undisturbed, _ = run_study(study, setting, tmp_path / "calm", Local(cores=2))
+    killed: list[str] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Killing(Local):
+        def run(self, orders: Sequence[Order], cores: Sequence[int], folder: Folder) -> Iterator[Event]:
+            for event in Local.run(self, orders, cores, folder):
+                if event.kind == "began" and event.task not in killed:
+                    killed.append(event.task)
+                    _kill_children()
+                yield event
+
+    seen: list[Event] = []
+    rows, _ = run_study(study, setting, tmp_path / "storm", Killing(cores=2), watch=lambda e, _: seen.append(e))
+    assert [event.says for event in seen if event.kind == "died"] == ["killed by signal 9"]
+    assert rows == undisturbed
+
+
+def _kill_children() -> None:
+    import os
+    import signal
+
+    me = os.getpid()
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                words = (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if parent == me and b"pathmerge.studies.perform" in words:
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def test_tables_of_mixed_columns(tmp_path: Path):
+    rows: list[Row] = [{"a": 1, "b": 1.5, "c": "x"}, {"a": 2.5, "c": 3}, {"d": True}]
+    write_rows(tmp_path / "t.parquet", rows)
+    found = pq.read_table(tmp_path / "t.parquet").to_pylist()
+    assert found[0] == {"a": 1.0, "b": 1.5, "c": "x", "d": None}
+    assert found[1] == {"a": 2.5, "b": None, "c": "3", "d": None}
+    assert found[2] == {"a": None, "b": None, "c": None, "d": True}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [OneHot(input_size=32, layers=4), OneHot(input_size=20, layers=2, hidden=40), Edges(input_size=32, layers=3)],
+)
+def test_estimated_flops_are_close_to_counted_ones(model: ModelConfig):
+    built = model.build()
+    exact = sum(parameter.numel() for parameter in built.blocks.parameters())
+    assert abs(parameters_of(model) - exact) <= 2 * model.width
+    study = study_named("graph-size")
+    config = _configs(study.tasks(study.setting("smoke")))[0]
+    problem = Balanced(input_size=model.input_size)
+    config = replace(config, problem=problem, model=model)
+    batch = problem.sample(2000, seed=3)
+    used = (batch.tokens != problem.layout.pad).sum(1)
+    used = (used - 5) / 3 + 1 if isinstance(model, Edges) else used
+    counted = training_flops(built, np.asarray(used)) / len(batch)
+    assert flops_per_example(config) == pytest.approx(counted, rel=0.1)
+
+
+def test_costs_add_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("pathmerge.studies.cost._measure", lambda size: (size, 1e9 * size))
+    pace = measure_pace()
+    assert pace.at(32) == pytest.approx(32e9)
+    assert pace.at(96) == pytest.approx(96e9)
+    assert pace.at(1000) == pytest.approx(96e9)
+    assert pace.at(55) == pytest.approx(55e9, rel=1e-6)
+    monkeypatch.setattr("pathmerge.studies.cost._measure", lambda size: pytest.fail("it was measured before"))
+    assert measure_pace() == pace
+    study = study_named("graph-size")
+    tasks = study.tasks(study.setting("laptop"))
+    total = cost_of(tasks, pace)
+    assert total.runs == len(tasks) == 12
+    assert total.examples == 12 * 300_000
+    assert total.flops == pytest.approx(sum(cost_of([task], pace).flops for task in tasks))
+    assert total.hours(1) > total.hours(2) >= total.longest / 3600
+    assert Cost(core_seconds=10, longest=10).hours(4) == pytest.approx(10 / 3600)
+    assert tokens_of(Naive(input_size=300), False) > tokens_of(Naive(input_size=199), False)
+
+
+def test_smoothing_keeps_ends_and_means():
+    noise = np.random.default_rng(0).normal(size=1000)
+    smoothed = learning.smooth(noise)
+    assert smoothed[500] == pytest.approx(noise[460:541].mean())
+    assert (smoothed[0], smoothed[-1]) == (pytest.approx(noise[0]), pytest.approx(noise[-1]))
+    assert smoothed[3] == pytest.approx(noise[:7].mean())
+    assert learning.smooth(np.arange(4.0)).tolist() == [0, 1, 2, 3]
+
+
+def test_the_least_of_several_curves_holds_each_at_its_last_value():
+    x, y = learning.minimum(
+        [(np.array([1.0, 3.0]), np.array([5.0, 1.0])), (np.array([2.0, 4.0]), np.array([4.0, 2.0]))]
+    )
+    assert x.tolist() == [1, 2, 3, 4]
+    assert y.tolist() == [5, 4, 1, 1]
+
+
+# Claims: rows made by hand, so that each rule is seen to hold, to fail and to stay undecided.
+
+
+def cell(trained_on: str, accuracy: float, lookahead: int | None, distribution: str = "balanced", judge: str = "model"):
+    difficulty = "all" if lookahead is None else f"lookahead={lookahead}"
+    return {
+        "kind": "cell",
+        "judge": judge,
+        "trained_on": trained_on,
+        "distribution": distribution,
+        "difficulty": difficulty,
+        "lookahead": lookahead,
+        "accuracy": accuracy,
+        "high": accuracy + 0.005,
+    }
+
+
+def verdict(found: rules.Found) -> str:
+    return "holds" if found.holds else "fails" if found.fails else "undecided"
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "says"),
+    [((1.0, 0.99, 0.98), "holds"), ((1.0, 0.99, 0.9), "fails"), ((1.0, 0.99, 0.979), "undecided")],
+)
+def test_c1(accuracies: tuple[float, ...], says: str):
+    rows = [cell("balanced", value, i + 1) for i, value in enumerate(accuracies)]
+    assert verdict(rules.balanced_is_learned({"sensitivity": rows})) == says
+
+
+@pytest.mark.parametrize(("value", "says"), [(0.5, "holds"), (0.99, "fails"), (0.95, "undecided")])
+def test_c2(value: float, says: str):
+    rows = [cell("naive", 1.0, 1), cell("naive", value, 2), cell("balanced", 1.0, 1), cell("balanced", 1.0, 2)]
+    assert verdict(rules.naive_fails({"sensitivity": rows})) == says
+
+
+@pytest.mark.parametrize(("value", "says"), [(0.7, "holds"), (0.99, "fails"), (0.4, "fails"), (0.96, "undecided")])
+def test_c3(value: float, says: str):
+    rows = [
+        cell("star", value, 1),
+        cell("star", 0.97, None, "star"),
+        cell("star", 0.45, 1, judge="random child"),
+    ]
+    assert verdict(rules.star_transfers_in_part({"sensitivity": rows})) == says
+
+
+@pytest.mark.parametrize(("near", "far", "says"), [(0.95, 0.5, "holds"), (0.6, 0.5, "fails"), (0.99, 0.95, "fails")])
+def test_c4(near: float, far: float, says: str):
+    name = "balanced, L ≤ 2"
+    rows = [cell(name, 1.0, 1), cell(name, 1.0, 2), cell(name, near, 3), cell(name, far, 4)]
+    assert verdict(rules.part_generalises_a_little({"sensitivity": rows})) == says
+    with pytest.raises(rules.NotEnough):
+        rules.part_generalises_a_little({"sensitivity": rows[:3]})
+
+
+@pytest.mark.parametrize(
+    ("strict", "lenient", "control", "says"),
+    [(0.95, 1.0, 0.0, "holds"), (0.5, 0.95, 0.0, "undecided"), (0.5, 0.6, 0.0, "fails"), (0.95, 1.0, 0.2, "fails")],
+)
+def test_c5(strict: float, lenient: float, control: float, says: str):
+    common = {"kind": "cell", "distribution": "balanced", "inputs": 10}
+    rows = [
+        {**common, "trained_on": "balanced", "explained": strict, "lenient": lenient},
+        {**common, "trained_on": "nothing (untrained)", "explained": control, "lenient": control},
+    ]
+    assert verdict(rules.circuits_explain({"circuits": rows})) == says
+
+
+@pytest.mark.parametrize(("share", "says"), [(0.5, "holds"), (0.97, "fails"), (0.9, "undecided")])
+def test_c6(share: float, says: str):
+    rows = [{"kind": "cell", "trained_on": "balanced", "distribution": "balanced", "maximal": share}]
+    assert verdict(rules.merges_not_maximal({"circuits": rows})) == says
+
+
+def end(loss: float, *, converged: bool, **labels: int) -> Row:
+    return {"kind": "end", "test_loss": loss, "valid_loss": loss, "converged_at": 5 if converged else None, **labels}
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "losses", "says"),
+    [
+        (3, 0, (0.1, 0.5), "holds"),
+        (3, 3, (0.1, 0.5), "fails"),
+        (3, 0, (0.1, 0.15), "undecided"),
+        (1, 0, (1, 9), "undecided"),
+    ],
+)
+def test_c7(small: int, large: int, losses: tuple[float, float], says: str):
+    rows = [end(losses[0], converged=i < small, vertices=5, seed=i) for i in range(3)]
+    rows += [end(losses[1], converged=i < large, vertices=9, seed=i) for i in range(3)]
+    assert verdict(rules.size_hurts(rows)) == says
+
+
+@pytest.mark.parametrize(
+    ("wide", "loss", "late", "says"),
+    [(False, 0.3, 20, "holds"), (True, 0.3, 20, "fails"), (False, 0.01, 20, "fails"), (False, 0.3, 60, "undecided")],
+)
+def test_c8(wide: bool, loss: float, late: int, says: str):
+    rows = [end(0.3, converged=False, hidden=16, seed=1), end(loss, converged=wide, hidden=64, seed=1)]
+    for hidden, when in ((16, 40), (64, late)):
+        rows += [
+            {"kind": "point", "hidden": hidden, "seed": 1, "examples": 10, "train_loss": 2.0},
+            {"kind": "point", "hidden": hidden, "seed": 1, "examples": when, "train_loss": 0.5},
+        ]
+    assert verdict(rules.width_does_not_help({"model-size": rows})) == says
+
+
+@pytest.mark.parametrize(
+    ("large", "flops", "says"), [(0.9, 500.0, "holds"), (0.1, 5.0, "fails"), (0.9, 5.0, "undecided")]
+)
+def test_c10(large: float, flops: float, says: str):
+    point = {"kind": "point", "seed": 1}
+    sizes = [{**point, "vertices": 9, "test_loss": 0.1}, {**point, "vertices": 20, "test_loss": large}]
+    models = [
+        {**point, "model": "small", "test_loss": 0.2, "examples": 100, "flops": 100.0},
+        {**point, "model": "large", "test_loss": 0.1, "examples": 50, "flops": flops},
+    ]
+    assert verdict(rules.dfs_struggles({"dfs-size": sizes, "dfs-model": models})) == says
+
+
+@pytest.mark.parametrize(("value", "says"), [(0.9, "holds"), (0.4, "fails"), (0.52, "undecided")])
+def test_c11(value: float, says: str):
+    rows = [
+        {"kind": "cell", "padding": padding, "backtrack": i, "accuracy": accuracy}
+        for padding, accuracies in (("standard", (1.0, 0.5)), ("random", (1.0, value)))
+        for i, accuracy in enumerate(accuracies)
+    ]
+    assert verdict(rules.padding_extends({"dfs-padding": rows})) == says
+
+
+@pytest.mark.parametrize(
+    ("selection", "inference", "says"), [(0.99, 0.5, "holds"), (0.5, 0.6, "fails"), (0.99, 0.97, "undecided")]
+)
+def test_c12(selection: float, inference: float, says: str):
+    row = {"kind": "point", "seed": 1, "vertices": 9}
+    row |= {"test_accuracy_selection": selection, "test_accuracy_inference": inference}
+    assert verdict(rules.inference_is_harder({"selection-inference-size": [row]})) == says
+
+
+@pytest.mark.parametrize(
+    ("ways", "steps", "says"),
+    [
+        (("forward", "backward"), (1, 1, 2, 4), "holds"),
+        (("forward", "forward"), (1, 1, 1, 1), "fails"),
+        (("forward", "forward"), (1, 1, 2, 4), "undecided"),
+    ],
+)
+def test_c14(ways: tuple[str, str], steps: tuple[int, ...], says: str):
+    rows = [
+        {"kind": "distance", "trained_on": "balanced", "seed": seed, "layer": i, "way": way, "distance": d, "merges": 9}
+        for seed, way in enumerate(ways)
+        for i, d in enumerate(steps)
+    ]
+    assert verdict(rules.directions_differ({"direction": rows})) == says
+    with pytest.raises(rules.NotEnough):
+        rules.directions_differ({"direction": [row for row in rows if row["seed"] == 0]})
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"), [((1000, 100, 10), "holds"), ((1000, 990, 20), "fails"), ((1000, 500, 80), "undecided")]
+)
+def test_c15(counts: tuple[int, ...], says: str):
+    rows = [{"lookahead": i + 1, "graphs": count} for i, count in enumerate(counts)]
+    assert verdict(rules.falls_exponentially(rows)) == says
+
+
+def test_every_claim_has_its_studies():
+    assert [claim.number for claim in CLAIMS] == [f"C{i}" for i in range(1, 16)]
+    assert {name for claim in CLAIMS for name in claim.studies} | {"rotary-model", "selection-inference-model"} == set(
+        STUDIES
+    )
+
+
+def test_smoke_decides_nothing_and_unfinished_studies_say_so(results: Path, tmp_path: Path):
+    study = study_named("lookahead-histogram")
+    setting = study.setting("smoke")
+    run_study(study, setting, tmp_path, Here())
+    (found,) = touched(tmp_path, "lookahead-histogram")
+    assert (found.claim, found.verdict, found.scale) == ("C15", "undecided", "smoke")
+    assert "R²" in found.evidence
+    folder = Folder(root=tmp_path, study=study, setting=setting)
+    folder.keep(Outcome(task="part=0", error="lost"))
+    (found,) = touched(tmp_path, "lookahead-histogram")
+    assert "0 of 1 tasks not done, 1 failed" in found.evidence
+    page = as_markdown(verdicts(tmp_path))
+    assert page.count("not run yet") == 14
