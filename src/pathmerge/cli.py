@@ -18,6 +18,7 @@ import tyro
 
 from pathmerge.cli_explain import explain
 from pathmerge.cli_models import models, ship
+from pathmerge.cli_report import report
 from pathmerge.cli_runs import demo, evaluate, train_command
 from pathmerge.cli_study import study
 from pathmerge.distributions import DISTRIBUTIONS
@@ -189,6 +190,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "explain": explain,
     "models": models,
     "study": study,
+    "report": report,
     "demo": demo,
     "ship": ship,
     "verify": verify,

@@ -1,0 +1,94 @@
+"""The report of the demonstration: two runs side by side, and what the one that learned to search computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pathmerge.viewer import circuits
+from pathmerge.viewer.figure import picture
+from pathmerge.viewer.markup import Html, block, element, fold, join, paragraph
+from pathmerge.viewer.page import Page
+from pathmerge.viewer.run import Record, curves_of, evaluation_table, problems_of, quoted, settings
+from pathmerge.viewer.table import table
+
+COMPILED = "circuits-compiled"
+
+
+def demo_page(out: Path, runs: Mapping[str, Path]) -> str:
+    """The report of what `pathmerge demo` has written into `out`; `runs` are its runs by name, the explained first."""
+    records = {name: Record.read(directory) for name, directory in runs.items()}
+    first = next(iter(records.values()))
+    size, seed = first.config.problem.input_size, first.config.seed
+    page = Page(
+        title="A transformer that learns to search, and one that does not",
+        kind="Demonstration",
+        lead="Two copies of one model with the same initial weights see the same number of examples: one of balanced "
+        "problems, one of naive random graphs. Then both are tested, and the first is taken apart.",
+    )
+    page.add(
+        "Accuracy",
+        picture(
+            out / "accuracy.png",
+            "Accuracy of both models by distribution and lookahead",
+            "Framed: what a model was trained on. Trained on balanced problems it solves every lookahead; trained on "
+            "naive random graphs, where long searches are rare, it does not. Below: simple heuristics.",
+        ),
+        *(_accuracies(name, record) for name, record in records.items()),
+    )
+    page.add(
+        "The two runs",
+        table([{"run": name, **record.values()} for name, record in records.items()]),
+        element(
+            "div",
+            *(curves_of(record, title=name) for name, record in records.items()),
+            class_="row halves",
+        ),
+    )
+    page.add(
+        "The problems",
+        picture(
+            out / "problems.png",
+            "Example problems drawn as graphs",
+            "What the models have to solve: name a child of start from which the goal can be reached.",
+        ),
+        *(join(element("h3", f"The model {name}"), problems_of(record)) for name, record in records.items()),
+    )
+    page.add("Which algorithm did it learn?", _circuits(out, first))
+    page.add("Settings", *(join(element("h3", name), settings(record)) for name, record in records.items()))
+    command = f"pathmerge demo --out {quoted(out)} --input-size {size} --seed {seed}"
+    page.add(
+        "Do it again",
+        block(f"{command}\npathmerge report {quoted(out)}    # this page alone"),
+        paragraph("The first line is what `make demo` runs; it skips what is done.", class_="note"),
+    )
+    return page.html()
+
+
+def _accuracies(name: str, record: Record) -> Html | None:
+    from pathmerge.evaluation.report import read_table
+
+    path = record.directory / "evaluation.csv"
+    return fold(f"The numbers: {name}", evaluation_table(read_table(path))) if path.is_file() else None
+
+
+def _circuits(out: Path, first: Record) -> Html:
+    """Circuits of the trained, the initial and the compiled model."""
+    named = {
+        "trained on balanced": first.directory / "circuits",
+        "its initial weights": first.directory / "circuits-initial",
+        "hand-written path-merging": out / COMPILED,
+    }
+    found = {name: folder for name, folder in named.items() if circuits.read_summary(folder) is not None}
+    if not found:
+        return Html("")
+    lead = (
+        "On each of some test problems the attention operations that matter are found by perturbing them, and it is "
+        "asked whether they merge paths. Before training little of that is there; in weights written by hand to merge "
+        "paths, all of it is."
+    )
+    parts = [paragraph(lead), circuits.compare(found)]
+    for name, folder in found.items():
+        inside = join(circuits.by_lookahead(folder), circuits.pictures(folder, name))
+        parts.append(fold(f"Circuits of the model: {name}", inside, open_=name == next(iter(found))))
+    return join(*parts)

@@ -1,0 +1,135 @@
+"""Example problems: what a model has to solve, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pathmerge.encodings import sentences
+from pathmerge.encodings.sentences import LanguageBatch
+from pathmerge.heldout import hold_out
+from pathmerge.pictures import draw_problems
+from pathmerge.problems.batch import Batch
+from pathmerge.problems.distribution import Distribution
+from pathmerge.show import problem_at, title
+from pathmerge.viewer.figure import drawn
+from pathmerge.viewer.markup import Html, element, join, paragraph
+from pathmerge.viewer.table import table
+
+if TYPE_CHECKING:
+    from pathmerge.models.transformer import Transformer
+
+MOST_DRAWN = 3
+TRIED = 32
+"""Test problems of a difficulty that are put to the model, to find one that it gets wrong."""
+SEED = 1
+
+
+def example_problems(distributions: Sequence[Distribution]) -> Html:
+    """A problem of each of some of these distributions."""
+    chosen = spread(distributions, MOST_DRAWN)
+    if not chosen:
+        return Html("")
+    hardest = [distribution.fixed()[-1] for distribution in chosen]
+    batches = [distribution.sample(1, seed=SEED, threads=1) for distribution in hardest]
+    figure = draw_problems(
+        [problem_at(batch, 0) for batch in batches],
+        labels=[int(batch.label[0]) for batch in batches],
+        titles=[_heading(batch, 0) for batch in batches],
+    )
+    names = ", ".join(dict.fromkeys(distribution.describe() for distribution in chosen))
+    said = f"One problem of each, at the hardest it can be asked for: {names}. The ring marks what may be answered."
+    return drawn(figure, "Example problems drawn as graphs", said)
+
+
+def answered_problems(model: Transformer, problem: Distribution, seed: int) -> Html:
+    """Test problems of some difficulties with the model's answers: the first of each, and the first it gets wrong."""
+    from pathmerge.models.judge import ModelJudge, correct
+    from pathmerge.parallel import Workers
+
+    rows: list[dict[str, Any]] = []
+    shown: list[tuple[Batch, int, np.ndarray, bool]] = []
+    model.eval()
+    with Workers(1) as workers:
+        for cell in _cells(problem):
+            batch = hold_out([cell], TRIED, seed=seed, split="test", threads=1).cells[0].batch
+            if not len(batch):
+                continue
+            written, _ = ModelJudge(model, workers).answer(batch)
+            right = correct(batch, written)
+            wrong = np.flatnonzero(~right)
+            chosen = dict.fromkeys([0, *(int(row) for row in wrong[:1])])
+            for row in chosen:
+                shown.append((batch, row, written[row], bool(right[row])))
+                rows.append(_line(batch, row, written[row], bool(right[row]), f"{int(right.sum())} of {len(batch)}"))
+    if not shown:
+        return Html("")
+    figure = draw_problems(
+        [problem_at(batch, row) for batch, row, _, _ in shown],
+        labels=[int(batch.label[row]) for batch, row, _, _ in shown],
+        titles=[
+            f"{i}. {_heading(batch, row)}: {'right' if right else 'WRONG'}"
+            for i, (batch, row, _, right) in enumerate(shown, 1)
+        ],
+        predictions=[_vertex(batch, row, written) for batch, row, written, _ in shown],
+    )
+    note = (
+        f"Test problems, which training never saw. Of each difficulty the model was given {TRIED} (or all there are); "
+        "shown are the first and the first that it got wrong, so mistakes are not as frequent as they look."
+    )
+    numbered = [{"": i, **row} for i, row in enumerate(rows, 1)]
+    said = "The word “model” stands under the vertex that the model chose."
+    return join(paragraph(note, class_="note"), drawn(figure, "Test problems with answers", said), table(numbered))
+
+
+def spread(items: Sequence[Any], most: int) -> list[Any]:
+    """So many of them, evenly: the first and the last always."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def _cells(problem: Distribution) -> list[Distribution]:
+    """Difficulties of the model's test suite: some of its own, and the hardest of all if it has just one."""
+    from pathmerge.evaluation.suite import test_suite
+
+    suite = test_suite(problem)
+    own = next((d for d in suite if type(d) is type(problem) and _kind(d) == _kind(problem)), suite[-1])
+    cells = spread(own.fixed(), MOST_DRAWN)
+    hardest = suite[-1].fixed()[-1]
+    return [*cells, hardest] if len(cells) == 1 and hardest not in cells else cells
+
+
+def _kind(problem: Any) -> Any:
+    return getattr(problem, "graph", None) or getattr(problem, "mode", None)
+
+
+def _heading(batch: Batch, row: int) -> str:
+    return title(batch.symbolic if isinstance(batch, LanguageBatch) else batch, row)
+
+
+def _vertex(batch: Batch, row: int, written: np.ndarray) -> int | None:
+    """The vertex that was answered; none if it is none of this problem's."""
+    if isinstance(batch, LanguageBatch):
+        named = sentences.atom_tokens(batch.atoms[row, 1:])
+        found = np.flatnonzero((named == written).all(-1))
+        vertex = int(found[0]) + 1 if len(found) else None
+    else:
+        vertex = int(written[0])
+    return vertex if vertex in problem_at(batch, row).vertices else None
+
+
+def _line(batch: Batch, row: int, written: np.ndarray, right: bool, share: str) -> dict[str, Any]:
+    vertex = _vertex(batch, row, written)
+    words = sentences.to_text(written) if isinstance(batch, LanguageBatch) else f"token {int(written[0])}"
+    return {
+        "problem": _heading(batch, row),
+        "start": int(batch.start[row]),
+        "goal": int(batch.goal[row]),
+        "right answers": ", ".join(str(v) for v in np.flatnonzero(batch.answers[row])),
+        "the model answers": words if vertex is None else str(vertex),
+        "which is": element("span", "right" if right else "wrong", class_="good" if right else "bad"),
+        "right at this difficulty": share,
+    }
