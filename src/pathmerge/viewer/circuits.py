@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pathmerge.viewer.figure import drawn, picture
 from pathmerge.viewer.markup import Html, element, join, paragraph
-from pathmerge.viewer.table import Shown, number, table
+from pathmerge.viewer.table import Shown, table
 
 if TYPE_CHECKING:
     from pathmerge.circuits.files import Circuit
@@ -18,12 +18,20 @@ SUMMARY, ABOUT = "summary.json", "explain.json"
 MOST_PICTURES = 2
 LOOKED_AT = 16
 """Files among which circuits worth drawing are looked for."""
-MEANING = (
-    "Explained: path-merging alone accounts for the answer, under the strict rules; lenient: under those of the "
-    "published code. Sufficient: the answer stays if everything outside the circuit is masked. Complete: it stays if "
-    "the circuit is masked (so low is good). Minimal: the share of operations that cannot be left out. In brackets, "
-    "the same of a random circuit of equal size."
-)
+QUANTITIES: dict[str, tuple[str, str]] = {
+    "correct": ("right", "the share of inputs that the model answers rightly"),
+    "explained": ("explained", "the share whose answer path-merging alone accounts for, under the strict rules"),
+    "lenient": ("explained, lenient", "the same under the rules of the published code"),
+    "maximal": ("maximal merges", "the share of merges of the largest sets that there can be at that layer"),
+    "kept": ("operations", "attention operations in a circuit, on average"),
+    "sufficiency": ("sufficient", "the answer stays if everything outside the circuit is masked"),
+    "completeness": ("complete", "the answer stays if the circuit is masked: low is good"),
+    "minimality": ("minimal", "the share of operations that cannot be left out"),
+}
+"""Fields of a summary: what each is called, and what it means."""
+RANDOM = "In brackets: the same of a random circuit of equal size. Circuits are those of the lenient rules."
+SIDE_BY_SIDE = 4
+"""Models up to which the table has a column for each, and room to say what its rows mean."""
 
 
 def circuit_folders(directory: Path) -> dict[str, Path]:
@@ -42,29 +50,37 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 
 def compare(folders: Mapping[str, Path]) -> Html:
-    """The summaries of some folders, a row each; and what the columns mean."""
-    rows = [
-        {
-            "model": name,
-            "inputs": summary["count"],
-            "right": _share(summary.get("correct")),
-            "explained": _share(summary.get("explained")),
-            "lenient": _share(summary.get("lenient")),
-            "maximal merges": _share(summary.get("maximal")),
-            "operations": summary.get("kept"),
-            **{
-                word: _beside(summary.get(field), summary.get(f"{field}_random"))
-                for word, field in (
-                    ("sufficient", "sufficiency"),
-                    ("complete", "completeness"),
-                    ("minimal", "minimality"),
-                )
-            },
-        }
-        for name, folder in folders.items()
-        if (summary := read_summary(folder)) is not None
-    ]
-    return join(table(rows), paragraph(MEANING, class_="note")) if rows else Html("")
+    """The summaries of some folders, by what their model is called: side by side, or many one below the other."""
+    found = {name: summary for name, folder in folders.items() if (summary := read_summary(folder)) is not None}
+    if not found:
+        return Html("")
+    note = paragraph(RANDOM, class_="note")
+    if len(found) > SIDE_BY_SIDE:
+        below = [
+            {
+                "model": name,
+                "inputs": summary["count"],
+                **{word: _shown(summary, field) for field, (word, _) in QUANTITIES.items()},
+            }
+            for name, summary in found.items()
+        ]
+        return join(table(below), note)
+    beside: list[dict[str, Any]] = [{"": "inputs", **{name: summary["count"] for name, summary in found.items()}}]
+    for field, (word, meaning) in QUANTITIES.items():
+        values = {name: _shown(summary, field) for name, summary in found.items()}
+        beside.append({"": word, **values, "which means": meaning})
+    return join(table(beside, plain=True), note)
+
+
+def _shown(summary: Mapping[str, Any], field: str) -> Shown:
+    value = summary.get(field)
+    if value is None:
+        return Shown(None, "–")
+    text = f"{value:.1f}" if field == "kept" else f"{value:.3f}"
+    if f"{field}_random" in summary:
+        random = summary[f"{field}_random"]
+        text += " (–)" if random is None else f" ({random:.3f})"
+    return Shown(float(value), text)
 
 
 def by_lookahead(folder: Path) -> Html:
@@ -100,8 +116,8 @@ def _drawn(circuit: Circuit) -> Html:
 
 def _caption(name: str) -> str:
     return (
-        f"What {name} computes on one input: layers downwards, rows of the input across; highlighted, how the vertices "
-        "of the path get to the answer."
+        f"One input on its way through {name}: layers downwards, rows of the input across; highlighted, how the "
+        "vertices of the path get to the answer."
     )
 
 
@@ -120,16 +136,6 @@ def _chosen(paths: Sequence[Path], most: int) -> list[Circuit]:
             found.append(circuit)
     found.sort(key=lambda c: (c.explained, c.lenient.explained, c.input.lookahead), reverse=True)
     return found[:most]
-
-
-def _share(value: Any) -> Shown | None:
-    return None if value is None else Shown(float(value), f"{value:.3f}")
-
-
-def _beside(value: Any, random: Any) -> Shown | None:
-    if value is None:
-        return None
-    return Shown(float(value), f"{value:.3f} ({'–' if random is None else number(round(random, 3))})")
 
 
 def section(folders: Mapping[str, Path]) -> Html:

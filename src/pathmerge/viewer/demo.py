@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pathmerge.viewer import circuits
 from pathmerge.viewer.figure import picture
-from pathmerge.viewer.markup import Html, block, element, fold, join, paragraph
+from pathmerge.viewer.markup import Html, block, code, element, fold, join, paragraph
 from pathmerge.viewer.page import Page
 from pathmerge.viewer.run import Record, curves_of, evaluation_table, problems_of, quoted, settings
 from pathmerge.viewer.table import table
@@ -60,7 +60,7 @@ def demo_page(out: Path, runs: Mapping[str, Path]) -> str:
     page.add(
         "Do it again",
         block(f"{command}\npathmerge report {quoted(out)}    # this page alone"),
-        paragraph("The first line is what `make demo` runs; it skips what is done.", class_="note"),
+        paragraph("The first line is what ", code("make demo"), " runs; it skips what is done.", class_="note"),
     )
     return page.html()
 
@@ -75,7 +75,7 @@ def _accuracies(name: str, record: Record) -> Html | None:
 def _circuits(out: Path, first: Record) -> Html:
     """Circuits of the trained, the initial and the compiled model."""
     named = {
-        "trained on balanced": first.directory / "circuits",
+        "the trained model": first.directory / "circuits",
         "its initial weights": first.directory / "circuits-initial",
         "hand-written path-merging": out / COMPILED,
     }
@@ -90,5 +90,5 @@ def _circuits(out: Path, first: Record) -> Html:
     parts = [paragraph(lead), circuits.compare(found)]
     for name, folder in found.items():
         inside = join(circuits.by_lookahead(folder), circuits.pictures(folder, name))
-        parts.append(fold(f"Circuits of the model: {name}", inside, open_=name == next(iter(found))))
+        parts.append(fold(f"Circuits of {name}", inside, open_=name == next(iter(found))))
     return join(*parts)

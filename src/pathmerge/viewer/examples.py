@@ -28,19 +28,22 @@ SEED = 1
 
 
 def example_problems(distributions: Sequence[Distribution]) -> Html:
-    """A problem of each of some of these distributions."""
+    """Some problems of these distributions, of difficulties that lie far apart."""
     chosen = spread(distributions, MOST_DRAWN)
     if not chosen:
         return Html("")
-    hardest = [distribution.fixed()[-1] for distribution in chosen]
-    batches = [distribution.sample(1, seed=SEED, threads=1) for distribution in hardest]
+    cells = chosen[0].fixed() if len(chosen) == 1 else [distribution.fixed()[-1] for distribution in chosen]
+    cells = spread(cells, MOST_DRAWN)
+    # Of a single difficulty, the next examples of its stream.
+    numbers = range(MOST_DRAWN) if len(cells) == 1 else [0] * len(cells)
+    cells = cells * MOST_DRAWN if len(cells) == 1 else cells
+    batches = [cell.sample(1, seed=SEED, first=i, threads=1) for cell, i in zip(cells, numbers, strict=True)]
     figure = draw_problems(
         [problem_at(batch, 0) for batch in batches],
         labels=[int(batch.label[0]) for batch in batches],
         titles=[_heading(batch, 0) for batch in batches],
     )
-    names = ", ".join(dict.fromkeys(distribution.describe() for distribution in chosen))
-    said = f"One problem of each, at the hardest it can be asked for: {names}. The ring marks what may be answered."
+    said = f"Problems of {', '.join(distribution.describe() for distribution in chosen)}."
     return drawn(figure, "Example problems drawn as graphs", said)
 
 
@@ -70,7 +73,7 @@ def answered_problems(model: Transformer, problem: Distribution, seed: int) -> H
         [problem_at(batch, row) for batch, row, _, _ in shown],
         labels=[int(batch.label[row]) for batch, row, _, _ in shown],
         titles=[
-            f"{i}. {_heading(batch, row)}: {'right' if right else 'WRONG'}"
+            f"{i}. {_heading(batch, row)} – {'right' if right else 'WRONG'}"
             for i, (batch, row, _, right) in enumerate(shown, 1)
         ],
         predictions=[_vertex(batch, row, written) for batch, row, written, _ in shown],

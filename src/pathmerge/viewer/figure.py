@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LARGEST_SVG = 300_000
 POINT, PIXEL = 96 / 72, 96 / 150
 """Of a screen: a typographic point, and a pixel of the PNG files that `pathmerge.pictures.save` writes."""
-WIDE = 600
+WIDE = 800
 """Screen pixels from which on a narrow screen lets a figure be scrolled instead of shrinking it altogether."""
 
 

@@ -52,7 +52,7 @@ footer { grid-area: footer; margin-top: 3rem; padding-top: 1rem; border-top: 1px
   nav ol { display: block; }
   nav li { margin: .3rem 0; }
 }
-dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .25rem 1.4rem; margin: 0 0 1rem; }
+dl { display: grid; grid-template-columns: fit-content(45%) minmax(0, 1fr); gap: .25rem 1.4rem; margin: 0 0 1rem; }
 dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; }
 code, pre { font: .88em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
@@ -72,8 +72,9 @@ table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabu
 caption { text-align: left; color: var(--soft); padding-bottom: .4rem; }
 th, td { padding: .32rem .8rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { padding-left: .3rem; }
-th { font-weight: 600; white-space: nowrap; border-bottom: 2px solid var(--line); }
+th { font-weight: 600; line-height: 1.3; vertical-align: bottom; border-bottom: 2px solid var(--line); }
 td.number, th.number { text-align: right; white-space: nowrap; }
+table.plain td:first-child { white-space: nowrap; }
 td.long { min-width: 16rem; }
 tbody tr:hover { background: var(--sheet); }
 th.sorts { cursor: pointer; user-select: none; }
@@ -96,8 +97,6 @@ summary { cursor: pointer; padding: .4rem 0; overflow-wrap: anywhere; }
   body { padding: 1.5rem 1rem 2rem; }
   h1 { font-size: 1.55rem; }
   .lead { font-size: 1rem; }
-  dl { grid-template-columns: 1fr; gap: 0; }
-  dd { margin-bottom: .5rem; }
   th, td { padding: .3rem .5rem; }
   figure img.wide { min-width: 36rem; }
 }
@@ -113,7 +112,7 @@ function compare(a, b, sign) {
   if (typeof a === "number" && typeof b === "number") return sign * (a - b);
   return sign * String(a).localeCompare(String(b), undefined, {numeric: true});
 }
-for (const table of document.querySelectorAll("table")) {
+for (const table of document.querySelectorAll("table:not(.plain)")) {
   const body = table.tBodies[0], rows = [...body.rows], heads = [...table.tHead.rows[0].cells];
   if (rows.length < 2) continue;
   heads.forEach((head, column) => {

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 from pathmerge.evaluation.accuracy import Table
 from pathmerge.recipes import RECIPES, recipe, track_of
+from pathmerge.studies.results import read_json
 from pathmerge.training.config import RunConfig, load_config, to_toml
 from pathmerge.training.metrics import read_metrics
 from pathmerge.training.run import CONFIG, METRICS, read_versions
@@ -22,7 +24,7 @@ from pathmerge.viewer.examples import answered_problems, example_problems
 from pathmerge.viewer.figure import drawn, kept
 from pathmerge.viewer.markup import Html, block, element, facts, fold, join, paragraph
 from pathmerge.viewer.page import Page
-from pathmerge.viewer.table import number, table
+from pathmerge.viewer.table import Shown, number, table
 
 ENDS = {
     "examples": "all examples seen",
@@ -90,10 +92,16 @@ def run_page(directory: Path) -> str:
     page.add("Learning curves", curves_of(record))
     page.add("Accuracy by difficulty", evaluation_of(record))
     page.add("Example problems and the model's answers", problems_of(record))
-    page.add("Which algorithm did it learn?", circuits.section(circuits.circuit_folders(directory)))
+    folders = {_model_of(name): folder for name, folder in circuits.circuit_folders(directory).items()}
+    page.add("Which algorithm did it learn?", circuits.section(folders))
     page.add("Config", settings(record))
     page.add("Do it again", again(record))
     return page.html()
+
+
+def _model_of(folder: str) -> str:
+    """What the model is called whose circuits are in a folder of this name."""
+    return {"circuits": "this model", "circuits-initial": "its initial weights"}.get(folder, folder)
 
 
 def about(record: Record) -> dict[str, Any]:
@@ -151,11 +159,10 @@ def evaluation_table(found: Table) -> Html:
     rows = [
         {
             "distribution": row.distribution,
-            "difficulty": row.difficulty,
+            "difficulty": row.difficulty.replace("=", " ").replace(",", ", "),
             "examples": row.examples,
             "accuracy": row.accuracy,
-            "from": row.low,
-            "to": row.high,
+            "95% interval": Shown(None if isnan(row.low) else row.low, _interval(row.low, row.high)),
             "loss": row.loss,
             **{
                 name: None if (other := found.find(row.distribution, row.difficulty, name)) is None else other.accuracy
@@ -164,8 +171,12 @@ def evaluation_table(found: Table) -> Html:
         }
         for row in found.rows
     ]
-    said = "From … to: the 95% interval of the accuracy. Right of the loss: what simple heuristics reach."
+    said = "Right of the loss: what simple heuristics reach."
     return join(table(rows, whole="evaluation.csv", name="accuracies"), paragraph(said, class_="note"))
+
+
+def _interval(low: float, high: float) -> str:
+    return "–" if isnan(low) else f"{low:.3f} to {high:.3f}"
 
 
 def problems_of(record: Record) -> Html:
@@ -200,11 +211,30 @@ def again(record: Record) -> Html:
         else f"pathmerge train config.toml --out {out}    # the config above, saved under this name"
     )
     lines = [first, f"pathmerge evaluate {place}"]
-    lines += [
-        f"pathmerge explain {place}{' --initial' if name.endswith('initial') else ''} --out {quoted(folder)}"
-        for name, folder in circuits.circuit_folders(record.directory).items()
-    ]
+    lines += [explaining(record, folder) for folder in circuits.circuit_folders(record.directory).values()]
     return block("\n".join([*lines, f"pathmerge report {place}"]))
+
+
+def explaining(record: Record, folder: Path) -> str:
+    """The command that made a folder of circuits."""
+    from pathmerge.circuits.options import Options
+
+    about, summary = read_json(folder / circuits.ABOUT), circuits.read_summary(folder) or {}
+    problems: list[dict[str, Any]] = about.get("problems") or [{}]
+    words = ["pathmerge explain", quoted(record.directory)]
+    words += ["--initial"] if (summary.get("model") or {}).get("examples") == 0 else []
+    kind = problems[0].get("name")
+    words += [f"--problem {kind}"] if kind not in (None, record.config.problem.name) else []
+    lookaheads = [str(problem["lookahead"]) for problem in problems if problem.get("lookahead") is not None]
+    words += ["--lookahead", *lookaheads] if lookaheads else []
+    words += [f"--count {-(-int(summary.get('count') or len(problems)) // len(problems))}"]
+    usual = asdict(Options())
+    words += [
+        f"--{'' if value else 'no-'}{name}" if isinstance(value, bool) else f"--{name} {shlex.quote(str(value))}"
+        for name, value in about.get("options", {}).items()
+        if name in usual and usual[name] != value
+    ]
+    return " ".join([*words, "--out", quoted(folder)])
 
 
 def quoted(path: Path) -> str:
