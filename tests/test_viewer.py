@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from conftest import every_distribution
 from matplotlib.figure import Figure
 
 import pathmerge as pm
@@ -30,7 +31,7 @@ from pathmerge.studies.results import Folder
 from pathmerge.studies.runner import Event, run_study
 from pathmerge.studies.study import Place, Row, Setting, Study, Task
 from pathmerge.training.config import to_toml
-from pathmerge.viewer.examples import spread
+from pathmerge.viewer.examples import answered_problems, example_problems, spread
 from pathmerge.viewer.markup import Html, element, facts, join
 from pathmerge.viewer.page import Page
 from pathmerge.viewer.report import write_study_report
@@ -334,6 +335,15 @@ def test_a_run_without_a_model_has_a_report_too(results: Results, tmp_path: Path
     assert "not finished" in found.text
     assert "Not evaluated yet" in found.text
     assert found.elements.count("figure") == 1
+
+
+@pytest.mark.parametrize("problem", every_distribution(32), ids=lambda problem: problem.describe())
+def test_problems_of_every_kind_are_shown_with_answers(problem: pm.Distribution):
+    model = pm.OneHot(input_size=32, layers=2, text=problem.name == "language").build(1)
+    shown = Reader(answered_problems(model, problem, 0))
+    assert shown.elements.count("figure") == 1
+    assert "wrong" in shown.text  # it was not trained
+    assert Reader(example_problems([problem])).elements.count("figure") == 1
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,9 @@ def compare(folders: Mapping[str, Path]) -> Html:
             for name, summary in found.items()
         ]
         return join(table(below), note)
-    beside: list[dict[str, Any]] = [{"": "inputs", **{name: summary["count"] for name, summary in found.items()}}]
+    beside: list[dict[str, Any]] = [
+        {"": "inputs", **{name: Shown(summary["count"], str(summary["count"])) for name, summary in found.items()}}
+    ]
     for field, (word, meaning) in QUANTITIES.items():
         values = {name: _shown(summary, field) for name, summary in found.items()}
         beside.append({"": word, **values, "which means": meaning})
@@ -110,8 +112,9 @@ def drawn_circuits(paths: Iterable[Path], *, most: int = MOST_PICTURES) -> Html:
 def _drawn(circuit: Circuit) -> Html:
     from pathmerge.circuits.picture import draw_circuit
 
-    source = circuit.model.get("source") or circuit.model.get("name") or "the model"
-    return drawn(draw_circuit(circuit), "A circuit", _caption(str(source)))
+    source = circuit.model.get("source")
+    name = "the model" if source is None else f"the model {Path(str(source)).name}"
+    return drawn(draw_circuit(circuit), "A circuit", _caption(name))
 
 
 def _caption(name: str) -> str:

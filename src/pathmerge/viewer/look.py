@@ -70,12 +70,12 @@ figcaption { color: var(--soft); font-size: .92rem; margin-top: .4rem; max-width
 .scroll { overflow-x: auto; margin: .6rem 0 1rem; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--soft); padding-bottom: .4rem; }
-th, td { padding: .32rem .8rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+th, td { padding: .32rem .65rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+td { white-space: nowrap; }
 th:first-child, td:first-child { padding-left: .3rem; }
 th { font-weight: 600; line-height: 1.3; vertical-align: bottom; border-bottom: 2px solid var(--line); }
-td.number, th.number { text-align: right; white-space: nowrap; }
-table.plain td:first-child { white-space: nowrap; }
-td.long { min-width: 16rem; }
+td.number, th.number { text-align: right; }
+td.long { min-width: 16rem; white-space: normal; overflow-wrap: anywhere; }
 tbody tr:hover { background: var(--sheet); }
 th.sorts { cursor: pointer; user-select: none; }
 th.sorts:hover { color: var(--link); }

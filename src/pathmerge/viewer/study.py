@@ -130,7 +130,8 @@ def _circuits(folder: Folder) -> Html:
     """Circuits that the study wrote, if it did."""
     place = folder.path / "files"
     folders = {
-        str(path.parent.relative_to(place)): path.parent for path in sorted(place.glob(f"**/{circuits.SUMMARY}"))
+        str(path.parent.relative_to(place)).removesuffix("/circuits"): path.parent
+        for path in sorted(place.glob(f"**/{circuits.SUMMARY}"))
     }
     return join(circuits.compare(folders), circuits.drawn_circuits(place.glob("**/*.json")))
 

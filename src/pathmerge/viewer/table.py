@@ -11,7 +11,8 @@ from pathmerge.viewer.markup import Html, element, fold, join, paragraph
 MOST_ROWS = 200
 FOLDED_FROM = 26
 """Rows from which on a table is folded."""
-LONG_TEXT = 60
+LONG_TEXT = 40
+"""Letters from which on a text may be broken into lines."""
 
 
 class Shown(NamedTuple):
