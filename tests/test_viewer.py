@@ -25,6 +25,7 @@ import pathmerge as pm
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.results import Inputs, explain_into
 from pathmerge.cli import main
+from pathmerge.pictures import draw_problems
 from pathmerge.studies.catalogue import STUDIES
 from pathmerge.studies.perform import Order, perform
 from pathmerge.studies.results import Folder
@@ -206,6 +207,15 @@ def test_a_long_table_is_folded_and_a_very_long_one_says_where_the_rest_is():
     assert drawn.startswith("<details><summary>table (1,000 rows)</summary>")
     assert "The first 200 of 1,000 rows; all of them are in table.csv." in drawn
     assert drawn.count("<tr>") == 201
+
+
+def test_what_a_model_answers_stands_in_the_picture():
+    problem = pm.Problem("search", ((1, 2), (1, 3), (3, 4)), 1, 4)
+    figures = [draw_problems([problem], labels=[3], predictions=[answer]) for answer in (None, 2, 3)]
+    texts = [[text.get_text() for text in figure.axes[0].texts] for figure in figures]
+    assert [text.count("model") for text in texts] == [0, 1, 1]
+    with pytest.raises(ValueError, match="predictions: 2 given; must be one for each of the 1 problems"):
+        draw_problems([problem], predictions=[2, 3])
 
 
 def test_a_spread_has_both_ends():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from pathmerge.heldout import hold_out
 from pathmerge.pictures import draw_problems
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
+from pathmerge.problems.problem import Problem
 from pathmerge.show import problem_at, title
 from pathmerge.viewer.figure import drawn
 from pathmerge.viewer.markup import Html, element, join, paragraph
@@ -25,6 +27,8 @@ MOST_DRAWN = 3
 TRIED = 32
 """Test problems of a difficulty that are put to the model, to find one that it gets wrong."""
 SEED = 1
+WIDEST = 10.0
+"""Inches that fit a page."""
 
 
 def example_problems(distributions: Sequence[Distribution]) -> Html:
@@ -32,19 +36,15 @@ def example_problems(distributions: Sequence[Distribution]) -> Html:
     chosen = spread(distributions, MOST_DRAWN)
     if not chosen:
         return Html("")
-    cells = chosen[0].fixed() if len(chosen) == 1 else [distribution.fixed()[-1] for distribution in chosen]
+    cells = chosen[0].fixed() if len(chosen) == 1 else [d.fixed()[len(d.fixed()) // 2] for d in chosen]
     cells = spread(cells, MOST_DRAWN)
     # Of a single difficulty, the next examples of its stream.
     numbers = range(MOST_DRAWN) if len(cells) == 1 else [0] * len(cells)
     cells = cells * MOST_DRAWN if len(cells) == 1 else cells
     batches = [cell.sample(1, seed=SEED, first=i, threads=1) for cell, i in zip(cells, numbers, strict=True)]
-    figure = draw_problems(
-        [problem_at(batch, 0) for batch in batches],
-        labels=[int(batch.label[0]) for batch in batches],
-        titles=[_heading(batch, 0) for batch in batches],
-    )
+    shown = [_Example(problem_at(batch, 0), int(batch.label[0]), _heading(batch, 0)) for batch in batches]
     said = f"Problems of {', '.join(distribution.describe() for distribution in chosen)}."
-    return drawn(figure, "Example problems drawn as graphs", said)
+    return _drawn(shown, "Example problems drawn as graphs", said)
 
 
 def answered_problems(model: Transformer, problem: Distribution, seed: int) -> Html:
@@ -53,7 +53,7 @@ def answered_problems(model: Transformer, problem: Distribution, seed: int) -> H
     from pathmerge.parallel import Workers
 
     rows: list[dict[str, Any]] = []
-    shown: list[tuple[Batch, int, np.ndarray, bool]] = []
+    shown: list[_Example] = []
     model.eval()
     with Workers(1) as workers:
         for cell in _cells(problem):
@@ -62,29 +62,44 @@ def answered_problems(model: Transformer, problem: Distribution, seed: int) -> H
                 continue
             written, _ = ModelJudge(model, workers).answer(batch)
             right = correct(batch, written)
-            wrong = np.flatnonzero(~right)
-            chosen = dict.fromkeys([0, *(int(row) for row in wrong[:1])])
-            for row in chosen:
-                shown.append((batch, row, written[row], bool(right[row])))
+            for row in dict.fromkeys([0, *np.flatnonzero(~right)[:1].tolist()]):
+                words = f"{len(shown) + 1}. {_heading(batch, row)} – {'right' if right[row] else 'WRONG'}"
+                answer = _vertex(batch, row, written[row])
+                shown.append(_Example(problem_at(batch, row), int(batch.label[row]), words, answer))
                 rows.append(_line(batch, row, written[row], bool(right[row]), f"{int(right.sum())} of {len(batch)}"))
     if not shown:
         return Html("")
-    figure = draw_problems(
-        [problem_at(batch, row) for batch, row, _, _ in shown],
-        labels=[int(batch.label[row]) for batch, row, _, _ in shown],
-        titles=[
-            f"{i}. {_heading(batch, row)} – {'right' if right else 'WRONG'}"
-            for i, (batch, row, _, right) in enumerate(shown, 1)
-        ],
-        predictions=[_vertex(batch, row, written) for batch, row, written, _ in shown],
-    )
     note = (
         f"Test problems, which training never saw. Of each difficulty the model was given {TRIED} (or all there are); "
         "shown are the first and the first that it got wrong, so mistakes are not as frequent as they look."
     )
     numbered = [{"": i, **row} for i, row in enumerate(rows, 1)]
     said = "The word “model” stands under the vertex that the model chose."
-    return join(paragraph(note, class_="note"), drawn(figure, "Test problems with answers", said), table(numbered))
+    return join(paragraph(note, class_="note"), _drawn(shown, "Test problems with answers", said), table(numbered))
+
+
+@dataclass(frozen=True)
+class _Example:
+    """A problem as it is shown."""
+
+    problem: Problem
+    label: int
+    title: str
+    prediction: int | None = None
+
+
+def _drawn(examples: Sequence[_Example], says: str, caption: str) -> Html:
+    """All in one figure with one legend; where that would be too wide for a page, one figure for each."""
+    figure = draw_problems(
+        [example.problem for example in examples],
+        labels=[example.label for example in examples],
+        titles=[example.title for example in examples],
+        predictions=[example.prediction for example in examples],
+    )
+    if len(examples) == 1 or figure.get_figwidth() <= WIDEST:
+        return drawn(figure, says, caption)
+    figures = [_drawn([example], says, "") for example in examples]
+    return join(element("div", *figures, class_="row"), paragraph(caption, class_="note"))
 
 
 def spread(items: Sequence[Any], most: int) -> list[Any]:

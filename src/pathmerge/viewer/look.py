@@ -23,7 +23,7 @@ STYLE = """
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
 body {
-  margin: 0 auto; padding: 2.5rem 1.5rem 3rem; max-width: 78rem; background: var(--paper); color: var(--ink);
+  margin: 0 auto; padding: 2.5rem 1.5rem 3rem; max-width: 84rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
 }
 a { color: var(--link); }
@@ -75,7 +75,8 @@ td { white-space: nowrap; }
 th:first-child, td:first-child { padding-left: .3rem; }
 th { font-weight: 600; line-height: 1.3; vertical-align: bottom; border-bottom: 2px solid var(--line); }
 td.number, th.number { text-align: right; }
-td.long { min-width: 16rem; white-space: normal; overflow-wrap: anywhere; }
+td.text { min-width: 9rem; white-space: normal; }
+td.long { min-width: 14rem; white-space: normal; overflow-wrap: anywhere; }
 tbody tr:hover { background: var(--sheet); }
 th.sorts { cursor: pointer; user-select: none; }
 th.sorts:hover { color: var(--link); }

@@ -11,8 +11,8 @@ from pathmerge.viewer.markup import Html, element, fold, join, paragraph
 MOST_ROWS = 200
 FOLDED_FROM = 26
 """Rows from which on a table is folded."""
-LONG_TEXT = 40
-"""Letters from which on a text may be broken into lines."""
+BROKEN_FROM, LONG_FROM = 25, 41
+"""Letters from which on a text may be broken into lines, and from which on these must not be short."""
 
 
 class Shown(NamedTuple):
@@ -88,4 +88,5 @@ def _cell(value: Any, write: Callable[[float], str] | None) -> Html:
         text = number(value) if write is None or not isfinite(value) else write(value)
         return element("td", text, class_=kind, data_value=repr(value) if isfinite(value) else None)
     text = "" if value is None else ("yes" if value else "no") if isinstance(value, bool) else str(value)
-    return element("td", text, class_="long" if len(text) > LONG_TEXT else kind)
+    kind = "long" if len(text) >= LONG_FROM else "text" if len(text) >= BROKEN_FROM else kind
+    return element("td", text, class_=kind)
