@@ -350,7 +350,7 @@ def test_a_run_without_a_model_has_a_report_too(results: Results, tmp_path: Path
 @pytest.mark.parametrize("problem", every_distribution(32), ids=lambda problem: problem.describe())
 def test_problems_of_every_kind_are_shown_with_answers(problem: pm.Distribution):
     model = pm.OneHot(input_size=32, layers=2, text=problem.name == "language").build(1)
-    shown = Reader(answered_problems(model, problem, 0))
+    shown = Reader(answered_problems(model, problem, pm.Holding()))
     assert shown.elements.count("figure") == 1
     assert "wrong" in shown.text  # it was not trained
     assert Reader(example_problems([problem])).elements.count("figure") == 1
@@ -399,7 +399,7 @@ def test_the_report_of_the_demonstration(results: Results, tmp_path: Path):
     shutil.copy(results.run / "evaluation.png", tmp_path / "accuracy.png")
     assert main(["report", str(tmp_path)]) == 0
     found = read(tmp_path / "report.html")
-    for words in ("the trained model", "its initial weights", "hand-written path-merging", "pathmerge demo --out"):
+    for words in ("the trained model", "its initial weights", "hand-written path-merging", "lowest at any lookahead"):
         assert words in found.text, words
 
 

@@ -16,6 +16,7 @@ from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
 from pathmerge.problems.problem import Problem
 from pathmerge.show import problem_at, title
+from pathmerge.training.config import Holding
 from pathmerge.viewer.figure import drawn
 from pathmerge.viewer.markup import Html, element, join, paragraph
 from pathmerge.viewer.table import table
@@ -47,17 +48,18 @@ def example_problems(distributions: Sequence[Distribution]) -> Html:
     return _drawn(shown, "Example problems drawn as graphs", said)
 
 
-def answered_problems(model: Transformer, problem: Distribution, seed: int) -> Html:
+def answered_problems(model: Transformer, problem: Distribution, held_out: Holding) -> Html:
     """Test problems of some difficulties with the model's answers: the first of each, and the first it gets wrong."""
     from pathmerge.models.judge import ModelJudge, correct
     from pathmerge.parallel import Workers
 
     rows: list[dict[str, Any]] = []
     shown: list[_Example] = []
+    tried = min(TRIED, held_out.test)
     model.eval()
     with Workers(1) as workers:
         for cell in _cells(problem):
-            batch = hold_out([cell], TRIED, seed=seed, split="test", threads=1).cells[0].batch
+            batch = hold_out([cell], tried, seed=held_out.seed, split="test", threads=1).cells[0].batch
             if not len(batch):
                 continue
             written, _ = ModelJudge(model, workers).answer(batch)
@@ -70,7 +72,7 @@ def answered_problems(model: Transformer, problem: Distribution, seed: int) -> H
     if not shown:
         return Html("")
     note = (
-        f"Test problems, which training never saw. Of each difficulty the model was given {TRIED} (or all there are); "
+        f"Test problems, which training holds out. Of each difficulty the model was given {tried} (or all there are); "
         "shown are the first and the first that it got wrong, so mistakes are not as frequent as they look."
     )
     numbered = [{"": i, **row} for i, row in enumerate(rows, 1)]

@@ -26,6 +26,8 @@ from pathmerge.viewer.markup import Html, block, element, facts, fold, join, par
 from pathmerge.viewer.page import Page
 from pathmerge.viewer.table import Shown, number, table
 
+EVALUATION = "evaluation"
+"""The name of the files that `pathmerge evaluate` writes into a run's directory, without what it ends in."""
 ENDS = {
     "examples": "all examples seen",
     "decay": "the rate has fallen to its end",
@@ -133,18 +135,24 @@ def curves_of(record: Record, title: str = "") -> Html:
     return drawn(curves(record.lines, title=title), f"Learning curves of {record.directory.name}")
 
 
+def evaluated(record: Record) -> Table | None:
+    """The table that `pathmerge evaluate` wrote; none if it has not."""
+    from pathmerge.evaluation.report import read_table
+
+    path = record.directory / f"{EVALUATION}.csv"
+    return read_table(path) if path.is_file() else None
+
+
 def evaluation_of(record: Record) -> Html:
     """The heat map and the table that `pathmerge evaluate` made; the heat map is drawn if it was written elsewhere."""
     from pathmerge.evaluation.heatmap import heat_map, trained_on
-    from pathmerge.evaluation.report import read_table
 
-    path = record.directory / "evaluation.csv"
-    if not path.is_file():
+    found = evaluated(record)
+    if found is None:
         return paragraph(
             "Not evaluated yet: ", element("code", f"pathmerge evaluate {quoted(record.directory)}"), class_="note"
         )
-    found = read_table(path)
-    figure = kept(path.with_suffix(""), "Accuracy by difficulty as a heat map")
+    figure = kept(record.directory / EVALUATION, "Accuracy by difficulty as a heat map")
     if not figure:
         name = record.config.problem.name
         figure = drawn(
@@ -188,7 +196,7 @@ def problems_of(record: Record) -> Html:
         model = load_run(record.directory).model
     except ValueError:  # no whole checkpoint
         return example_problems([config.problem])
-    return answered_problems(model, config.problem, config.held_out.seed)
+    return answered_problems(model, config.problem, config.held_out)
 
 
 def settings(record: Record) -> Html:
