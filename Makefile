@@ -24,7 +24,7 @@ demo: $(VENV)/ready
 	$(BIN)/pathmerge verify demo/balanced.npz
 	@echo; echo "== a model that learns to search, one that does not, and what the first one computes"
 	$(BIN)/pathmerge demo --out demo
-	@echo; echo "To look at: demo/problems.png, demo/accuracy.png, demo/runs/*/curves.png, demo/runs/balanced*/circuits/*.png. Next: README.md, docs/tutorial.md."
+	@echo; echo "To look at, in a browser: $(CURDIR)/demo/report.html. Next: README.md, docs/tutorial.md."
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ import tyro
 
 from pathmerge.cli_explain import explain
 from pathmerge.cli_models import models, ship
+from pathmerge.cli_report import report
 from pathmerge.cli_runs import demo, evaluate, train_command
 from pathmerge.cli_study import claims, study
 from pathmerge.distributions import DISTRIBUTIONS
@@ -190,6 +191,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "models": models,
     "study": study,
     "claims": claims,
+    "report": report,
     "demo": demo,
     "ship": ship,
     "verify": verify,

@@ -366,6 +366,10 @@ def demo(out: Path = Path("demo"), input_size: int = 32, seed: int = 1) -> int:
     explain(str(first), count=5, out=first / "circuits-initial", pictures=0, initial=True)
     print("\nthe same of hand-written path-merging, the known truth:", flush=True)
     explain("compiled", count=5, out=out / "circuits-compiled", pictures=1, input_size=input_size)
+    from pathmerge.viewer.demo import demo_page
+    from pathmerge.viewer.report import REPORT, write_page
+
+    print(f"\nall of it on one page: {write_page(out / REPORT, demo_page(out, runs))}")
     return 0
 
 

@@ -68,6 +68,9 @@ def study(
         rows, written = run_study(
             chosen, setting, out, Local(cores=cores or os.cpu_count() or 1), save_every=save_every, watch=watch
         )
+    from pathmerge.viewer.report import write_study_report
+
+    written.append(write_study_report(folder, rows))
     return print_end(folder, rows, time.monotonic() - began, written)
 
 

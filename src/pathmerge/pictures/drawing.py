@@ -60,23 +60,27 @@ def draw_problems(
     *,
     labels: Sequence[int | None] | None = None,
     titles: Sequence[str] | None = None,
+    predictions: Sequence[int | None] | None = None,
     columns: int | None = None,
 ) -> Figure:
     """A grid of graphs at natural size with one legend for what occurs in them.
 
-    Without `columns` the number is the one that brings the figure nearest to the shape of a screen.
+    `predictions` are what a model answers: the vertex says so, right or wrong. Without `columns` the number is the one
+    that brings the figure nearest to the shape of a screen.
     """
     count = len(problems)
     if not count:
         raise ValueError("problems=[]: must hold at least one problem")
     labels = [None] * count if labels is None else labels
     titles = [""] * count if titles is None else titles
-    for field, given in (("labels", labels), ("titles", titles)):
+    predictions = [None] * count if predictions is None else predictions
+    for field, given in (("labels", labels), ("titles", titles), ("predictions", predictions)):
         if len(given) != count:
             raise ValueError(f"{field}: {len(given)} given; must be one for each of the {count} problems")
     if columns is not None and columns < 1:
         raise ValueError(f"columns={columns}: must be at least 1")
-    placed = [place_scene(_read(problem, label)) for problem, label in zip(problems, labels, strict=True)]
+    scenes = [_read(*given) for given in zip(problems, labels, predictions, strict=True)]
+    placed = [place_scene(scene) for scene in scenes]
     cells = [(max(p.width, _title_width(t)), p.height) for p, t in zip(placed, titles, strict=True)]
     grids = [_grid(cells, c) for c in ([min(columns, count)] if columns else range(1, count + 1))]
     widths, heights = min(grids, key=lambda grid: abs(log(sum(grid[0]) / sum(grid[1]) / 1.5)))
@@ -117,7 +121,7 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata)
 
 
-def _read(problem: Problem, label: int | None) -> Scene:
+def _read(problem: Problem, label: int | None, prediction: int | None = None) -> Scene:
     edges = sorted(set(problem.edges))
     answers = oracle.answers(problem)
     if label is not None and label not in answers:
@@ -158,6 +162,7 @@ def _read(problem: Problem, label: int | None) -> Scene:
         turning=None if turning == current else turning,
         start=problem.start,
         goal=problem.goal,
+        prediction=prediction,
     )
 
 

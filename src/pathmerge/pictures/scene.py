@@ -73,6 +73,8 @@ class Scene:
     turning: int | None
     start: int
     goal: int
+    prediction: int | None = None
+    """What a model answers."""
 
     def tags(self, vertex: int) -> list[tuple[str, str]]:
         """The words under a vertex, each with its colour."""
@@ -82,6 +84,7 @@ class Scene:
             ("label", GREEN, self.label),
             ("current", PURPLE, self.current),
             ("turns back", PURPLE, self.turning),
+            ("model", BLACK, self.prediction),
         )
         return [(word, colour) for word, colour, place in marked if place == vertex]
 

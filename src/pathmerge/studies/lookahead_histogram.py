@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from pathmerge.problems.distribution import Distribution
 from pathmerge.problems.naive import Naive
 from pathmerge.studies.study import Place, Row, Setting, Study, Task, numbers
 
@@ -37,6 +38,9 @@ class LookaheadHistogram(Study):
             Task(labels={"part": part}, minutes=GRAPHS[setting.scale] / PARTS[setting.scale] / 2e6)
             for part in range(PARTS[setting.scale])
         ]
+
+    def examples(self, setting: Setting) -> list[Distribution]:
+        return [Naive(input_size=INPUT_SIZE)]
 
     def measure(self, task: Task, run: Run | None, setting: Setting, place: Place) -> list[Row]:
         size = GRAPHS[setting.scale] // PARTS[setting.scale]

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from pathmerge.errors import check_choice
+from pathmerge.problems.distribution import Distribution
 from pathmerge.recipes import RECIPES
 from pathmerge.training.config import RunConfig
 
@@ -117,6 +118,11 @@ class Study(ABC):
     @abstractmethod
     def tasks(self, setting: Setting) -> list[Task]:
         """All its tasks, the cheapest first."""
+
+    def examples(self, setting: Setting) -> list[Distribution]:
+        """The distributions of which a report shows a problem: those its models are trained on."""
+        problems = [task.config.problem for task in self.tasks(setting) if task.config is not None]
+        return list(dict.fromkeys(problems))
 
     @abstractmethod
     def measure(self, task: Task, run: Run | None, setting: Setting, place: Place) -> list[Row]:
