@@ -29,8 +29,8 @@ from torch import Tensor
 import pathmerge as pm
 from pathmerge.cli import main
 from pathmerge.models.config import ModelConfig
+from pathmerge.training import batch_gradients, loop
 from pathmerge.training import checkpoint as checkpoints
-from pathmerge.training import loop
 from pathmerge.training.checkpoint import Checkpoint, load_checkpoint, load_latest, save_checkpoint
 from pathmerge.training.config import RunConfig, to_toml
 from pathmerge.training.loop import Trainer, train
@@ -1003,7 +1003,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_the_last_good_checkpoint_sta
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     path = write_config(PLAIN, tmp_path)
-    original = loop.add_gradients
+    original = batch_gradients.add_gradients
 
     calls = count()
 
@@ -1014,7 +1014,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_the_last_good_checkpoint_sta
         return outcome
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "add_gradients", poisoned)
+        patch.setattr(batch_gradients, "add_gradients", poisoned)
         assert main(["train", str(path), "--out", str(tmp_path), "--quiet", "--save-every", "0"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("pathmerge train: the gradient is not finite at example 224 (step 7); the last good")

@@ -21,7 +21,7 @@ from pathmerge.evaluation.suite import guard_for, hold_out_test, hold_out_valida
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
 from pathmerge.recipes import RECIPES
-from pathmerge.training import loop
+from pathmerge.training import batch_gradients, loop
 from pathmerge.training.config import config_from_dict, to_toml
 from pathmerge.training.feed import Feed
 from pathmerge.training.flops import training_flops
@@ -465,7 +465,7 @@ def test_the_second_loss_fades_with_the_rate_and_is_not_reported(tmp_path: Path,
         given.append(reach)
         return add_gradients(*arguments, reach=reach, **named)
 
-    monkeypatch.setattr(loop, "add_gradients", watch)
+    monkeypatch.setattr(batch_gradients, "add_gradients", watch)
     common = {"schedule": "linear", "decay": 320, "warmup": 64, "learning_rate": 1e-9}
     with_it = pm.train(tiny(model=model, reach=0.5, **common), tmp_path, quiet=True)
     assert given[:10] == [0.5] * 10

@@ -12,13 +12,10 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -27,27 +24,27 @@ import torch
 from pathmerge.errors import NotFiniteError
 from pathmerge.evaluation.suite import guard_for, hold_out_naive, hold_out_test, hold_out_validation
 from pathmerge.heldout import HeldOutCell
-from pathmerge.layout import Layout
-from pathmerge.models.judge import PART_ROWS, ModelJudge
+from pathmerge.models.judge import ModelJudge
 from pathmerge.models.weights import fill, save_weights
 from pathmerge.parallel import Workers
 from pathmerge.problems.batch import Batch
+from pathmerge.training.batch_gradients import BatchGradients
 from pathmerge.training.checkpoint import Checkpoint, load_latest, save_checkpoint
 from pathmerge.training.config import RunConfig
 from pathmerge.training.feed import Feed
 from pathmerge.training.flops import training_flops
-from pathmerge.training.gradients import Outcome, add_gradients, make_task
+from pathmerge.training.gradients import Outcome
 from pathmerge.training.metrics import MetricsFile, warn
 from pathmerge.training.optimizers import clip_gradients, make_optimizer
 from pathmerge.training.processes import Processes
 from pathmerge.training.progress import Progress
 from pathmerge.training.run import CHECKPOINTS, METRICS, WEIGHTS, Run, load_run, lock, open_directory
 from pathmerge.training.schedule import batch_size_at, rate_factor
+from pathmerge.training.signals import wishes_to_stop
 from pathmerge.training.sinks import Sink, check_sinks, open_sinks
 from pathmerge.training.tally import LEVELS, Tally
 from pathmerge.training.validate import judged, validate
 
-FEWEST_ROWS = 256
 PUBLISHED_RULE = 0.995
 PUBLISHED_BATCH = 256
 TABLES = ("embedding", "positions", "vertices", "kinds", "answer.weight", "reach.weight")
@@ -144,6 +141,7 @@ class Trainer:
             shard=(processes.rank, processes.count),
         )
         self.workers = Workers(settings.threads if device.type == "cpu" else 1)
+        self.gradients = BatchGradients(self.model, config, self.workers, processes, device)
         if self.checkpoint is not None:
             self._restore(self.checkpoint)
 
@@ -179,7 +177,7 @@ class Trainer:
                 progress.note(cell)
             if self.checkpoint is not None:
                 progress.note(f"resumed at {self.examples:,} examples")
-            wish = stack.enter_context(_wishes_to_stop())
+            wish = stack.enter_context(wishes_to_stop())
             clock = time.monotonic()
             self._begin(clock)
             saved = clock
@@ -213,10 +211,11 @@ class Trainer:
         pieces = self.feed.next(size)
         if self.optimizer.wants_hessian:
             self.optimizer.zero_grad()
-            self._gradients(pieces, size, sampled=True)
+            self.gradients.add(pieces, size, self.examples, sampled=True, scattered=self._scattered())
             self.optimizer.update_hessian(size)
         self.optimizer.zero_grad()
-        outcome = self._gradients(pieces, size)
+        reach = settings.reach * self._fading(size)
+        outcome = self.gradients.add(pieces, size, self.examples, reach=reach, scattered=self._scattered())
         stop = self._count(pieces, outcome, size, wish_to_stop)
         norm = clip_gradients(self.parameters, settings.clip)
         if not math.isfinite(norm) or not math.isfinite(self.tally.loss):
@@ -240,61 +239,9 @@ class Trainer:
             self._write({"kind": "stage", "examples": self.examples, "stage": stage})
         return stop
 
-    def _gradients(self, pieces: Sequence[Batch], size: int, *, sampled: bool = False) -> Outcome:
-        """Gradients of the whole batch, over all its parts and all processes, in the parameters."""
-        settings = self.config.training
-        kind = "soft" if getattr(self.config.problem, "label", "") == "soft" else settings.loss
-        numbers = self._uniform(pieces, size) if sampled else [None] * len(pieces)
-        slots = self._slots()
-        outcomes: list[Outcome] = []
-        for part in range(settings.accumulate):
-            taken: list[Batch] = []
-            chosen: list[np.ndarray] = []
-            for piece, uniform in zip(pieces, numbers, strict=True):
-                begin, end = (len(piece) * i // settings.accumulate for i in (part, part + 1))
-                taken.append(piece.take(slice(begin, end)))
-                if uniform is not None:
-                    chosen.append(uniform[begin:end])
-            task = make_task(self.model, taken, slots)
-            draws = torch.from_numpy(np.concatenate(chosen)) if sampled else None
-            limit = self._part_rows(int(task.rows.sum()))
-            reach = 0.0 if sampled else settings.reach * self._fading(size)
-            found = add_gradients(
-                self.model, task, self.workers, kind=kind, total=size, limit=limit, sampled=draws, reach=reach
-            )
-            outcomes.append(found)
-        for parameter in self.parameters:
-            if parameter.grad is None:  # a bias that the softmax does not see
-                parameter.grad = torch.zeros_like(parameter)
-        self.processes.add_up([p.grad for p in self.parameters if p.grad is not None])
-        return _in_order(outcomes, pieces, settings.accumulate)
-
-    def _part_rows(self, rows: int) -> int:
-        """Tokens to compute at once: few enough for a core's cache and for every thread to get some."""
-        if self.device.type != "cpu":
-            return 2**40
-        return max(FEWEST_ROWS, min(PART_ROWS, -(-rows // self.workers.threads)))
-
-    def _random(self) -> np.random.Generator:
-        """Random numbers for this step, the same in all processes."""
-        return np.random.Generator(np.random.Philox(key=[self.config.seed & (2**63 - 1), self.examples]))
-
-    def _slots(self) -> np.ndarray | None:
-        """Where the edges of this step's problems stand; none: where the problem puts them."""
-        if not self.config.curriculum.scatter or self.feed.at_last_stage:
-            return None
-        return self._random().permutation(Layout(self.config.problem.input_size).max_edges)
-
-    def _uniform(self, pieces: Sequence[Batch], size: int) -> list[np.ndarray]:
-        """Numbers to draw labels with, keyed by seed and example: the same for any number of processes."""
-        whole = self._random().random((size, self.model.answer_width), np.float32)
-        found: list[np.ndarray] = []
-        at = 0
-        for piece in pieces:
-            mine = at + self.processes.rank * len(piece)
-            found.append(whole[mine : mine + len(piece)])
-            at += len(piece) * self.processes.count
-        return found
+    def _scattered(self) -> bool:
+        """Whether edges stand anywhere in the input at this step."""
+        return self.config.curriculum.scatter and not self.feed.at_last_stage
 
     def _fading(self, size: int) -> float:
         """1 until the rate falls, then the fraction of its peak that it has."""
@@ -492,46 +439,3 @@ class Trainer:
                 f"{name}: was trained by {state['processes']} processes, now by {self.processes.count}: "
                 "the same examples, but sums of floats may differ in their last bits"
             )
-
-
-def _in_order(outcomes: Sequence[Outcome], pieces: Sequence[Batch], parts: int) -> Outcome:
-    """The outcomes of the parts of a batch, in the order of its pieces."""
-    if len(outcomes) == 1:
-        return outcomes[0]
-    order: list[tuple[int, int, int]] = []
-    for part in range(parts):
-        at = 0
-        for number, piece in enumerate(pieces):
-            size = len(piece) * (part + 1) // parts - len(piece) * part // parts
-            order.append((number, part, at))
-            at += size
-    found: dict[str, list[np.ndarray]] = {"loss": [], "correct": [], "rows": []}
-    for number, part, at in sorted(order):
-        piece = pieces[number]
-        size = len(piece) * (part + 1) // parts - len(piece) * part // parts
-        for name, values in found.items():
-            values.append(getattr(outcomes[part], name)[at : at + size])
-    joined = {name: np.concatenate(values) for name, values in found.items()}
-    return Outcome(loss=joined["loss"], correct=joined["correct"], rows=joined["rows"])
-
-
-@contextmanager
-def _wishes_to_stop() -> Generator[list[int]]:
-    """A list that gets an entry when the process is asked to stop; asked twice, it stops at once."""
-    wishes: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield wishes
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if wishes:
-            raise KeyboardInterrupt
-        wishes.append(number)
-
-    names = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, note) for number in names}
-    try:
-        yield wishes
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
