@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathmerge.errors import check_choice
+from pathmerge.errors import check_known
 from pathmerge.studies.lookahead_histogram import LookaheadHistogram
 from pathmerge.studies.study import Study
 
@@ -11,5 +11,5 @@ STUDIES: dict[str, Study] = {study.name: study for study in (LookaheadHistogram(
 
 def study_named(name: str) -> Study:
     """The study of this name; the nearest one is suggested if there is none."""
-    check_choice("study", name, tuple(STUDIES))
+    check_known("study", name, STUDIES)
     return STUDIES[name]
