@@ -24,12 +24,15 @@ from jaxtyping import Bool, UInt64
 from pathmerge.errors import check_range, whole
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
+from pathmerge.problems.python_distribution import PythonDistribution
 from pathmerge.rng import MAX_STREAM, Split
 
 LARGEST_SHARE = 0.05
 _CENSUS_STREAM = MAX_STREAM
 _CENSUS_CHUNK = 2**17
 _FIRST_CENSUS = 2**13
+_FIRST_CENSUS_IN_PYTHON = 2**11
+"""Distributions written in Python are slow; this many draws suffice for the size that 4,000 held-out problems need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +166,8 @@ def _census(cell: Distribution, enough: int, seed: int, split: Split, threads: i
     """Draws of a cell, and how many distinct problems it has at least; goes on drawing until that is `enough`, or until
     new draws hardly meet new ones."""
     problems = getattr(cell, "symbolic", cell)  # the sentences of a language problem are not needed to count it
-    met = problems.sample(_FIRST_CENSUS, seed=seed, split=split, stream=_CENSUS_STREAM, threads=threads).identity
+    begin = _FIRST_CENSUS_IN_PYTHON if isinstance(problems, PythonDistribution) else _FIRST_CENSUS
+    met = problems.sample(begin, seed=seed, split=split, stream=_CENSUS_STREAM, threads=threads).identity
     least = _least_problems(met)
     if least >= enough:
         return met, least

@@ -46,7 +46,7 @@ _BLOCKS = 2**16
 
 
 class KeyedRandom(random.Random):
-    """Python's own `random.Random` (choice, shuffle, sample, randrange, ...) on the blocks of one attempt at an example:
+    """Python's `random.Random` (choice, shuffle, sample, randrange, ...) on the blocks of one attempt at one example:
     Philox4x32-10, block after block, 128 bits each."""
 
     def __init__(self, key: Key, index: int, attempt: int) -> None:

@@ -127,7 +127,8 @@ def draw(
     held = _NOTHING_HELD if held_out is None else held_out.table
     chunk = partial(_fill_chunk, distribution, key, first, held, columns, progress)
     starts = range(0, count, CHUNK)
-    if threads == 1 or len(starts) <= 1:
+    # Python's threads would only wait for each other.
+    if threads == 1 or len(starts) <= 1 or isinstance(distribution, PythonDistribution):
         for begin in starts:
             chunk(begin)
     else:
