@@ -124,13 +124,13 @@ class Transformer(nn.Module):
         """The parameters outside the blocks, by name, as `embed` and `unembed` want them."""
         raise NotImplementedError
 
-    def gate(self, block: Block, before_BTF: Tensor, h_BTD: Tensor) -> Tensor:
+    def gate(self, block: Block, before: Tensor, h: Tensor, /) -> Tensor:
         """What the feed-forward's units, `block.ff1(h)`, are multiplied with before `block.ff2`: 0 or 1 for ReLU.
 
         Other feed-forwards give something else here (for SiLU the sigmoid of `before`), and that is all: training,
         `run` and circuits follow. `h` is the normalised residual stream.
         """
-        return (before_BTF > 0).to(before_BTF.dtype)
+        return (before > 0).to(before.dtype)
 
     # The two faces.
 
@@ -272,7 +272,7 @@ class Transformer(nn.Module):
         zero = self.ln_final.weight.new_zeros(())
         return torch.where(hidden, zero - math.inf, zero)
 
-    def apply_block(self, layer: int, x_BTD: Tensor, bias: Tensor, sites: Sites) -> Tensor:
+    def apply_block(self, layer: int, x_BTD: Tensor, bias: Tensor, sites: Sites, /) -> Tensor:
         """One layer in plain steps. `bias` is added to the scores: B x 1 x S, or B x Q x S if rows differ."""
         block = self.blocks[layer % self.config.layers]
         assert isinstance(block, Block)

@@ -108,15 +108,16 @@ def read(proposal: Any) -> Graph | None:
     if len(set(edges)) < len(edges):
         twice = next(edge for at, edge in enumerate(given) if edge in given[:at])
         raise ValueError(f"gave the edge {twice!r} twice")
-    if start not in numbers or goal not in numbers:
-        return None
     children: list[list[int]] = [[] for _ in numbers]
     for source, target in edges:
         children[source].append(target)
-    return Graph(edges, children, numbers[start], numbers[goal], _count_paths(children, numbers[goal]))
+    paths = _count_paths(children, numbers.get(goal))
+    if start not in numbers or goal not in numbers:
+        return None
+    return Graph(edges, children, numbers[start], numbers[goal], paths)
 
 
-def _count_paths(children: list[list[int]], goal: int) -> list[int]:
+def _count_paths(children: list[list[int]], goal: int | None) -> list[int]:
     """From the vertices without parents on, each once all its parents are done; then backwards."""
     parents = [0] * len(children)
     for found in children:
