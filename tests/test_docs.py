@@ -73,5 +73,6 @@ def test_the_page_on_extending_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_links_lead_somewhere():
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"

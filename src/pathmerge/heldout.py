@@ -14,6 +14,7 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,8 +32,6 @@ LARGEST_SHARE = 0.05
 _CENSUS_STREAM = MAX_STREAM
 _CENSUS_CHUNK = 2**17
 _FIRST_CENSUS = 2**13
-_FIRST_CENSUS_IN_PYTHON = 2**11
-"""Distributions written in Python are slow; this many draws suffice for the size that 4,000 held-out problems need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +165,9 @@ def _census(cell: Distribution, enough: int, seed: int, split: Split, threads: i
     """Draws of a cell, and how many distinct problems it has at least; goes on drawing until that is `enough`, or until
     new draws hardly meet new ones."""
     problems = getattr(cell, "symbolic", cell)  # the sentences of a language problem are not needed to count it
-    begin = _FIRST_CENSUS_IN_PYTHON if isinstance(problems, PythonDistribution) else _FIRST_CENSUS
+    begin = _FIRST_CENSUS
+    if isinstance(problems, PythonDistribution):  # slow, so no more than what shows enough if there is no repeat
+        begin = min(begin, max(512, math.isqrt(32 * enough)))
     met = problems.sample(begin, seed=seed, split=split, stream=_CENSUS_STREAM, threads=threads).identity
     least = _least_problems(met)
     if least >= enough:
