@@ -51,7 +51,7 @@ def test_the_page_on_extending_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     files = shown_files(page)
     assert list(files) == ["layered.py", "gated.py", "quick.toml", "gates.py"]
     for name, text in files.items():
-        assert len(text.splitlines()) <= 48, name
+        assert len(text.splitlines()) <= 45, name
         Path(name).write_text(text)
     commands = [line for block in blocks(page, "console") for line in block.splitlines()]
     assert len(commands) == 6
