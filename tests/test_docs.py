@@ -39,7 +39,40 @@ def test_the_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     exec(compile("\n".join(code), page, "exec"), {})
 
 
+def shown_files(page: Path) -> dict[str, str]:
+    """The files of a page: a name on a line by itself, then a block."""
+    found = re.findall(r"^`(\S+)`\n\n```\w+\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+def test_the_page_on_extending_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalogues: None):
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "extending.md"
+    files = shown_files(page)
+    assert list(files) == ["layered.py", "gated.py", "quick.toml", "gates.py"]
+    for name, text in files.items():
+        assert len(text.splitlines()) <= 45, name
+        Path(name).write_text(text)
+    commands = [line for block in blocks(page, "console") for line in block.splitlines()]
+    assert len(commands) == 6
+    for command in commands:
+        assert command.startswith("$ pathmerge ")
+        words = [str(next(Path("runs").iterdir())) if word == "RUN" else word for word in shlex.split(command)]
+        assert main(words[2:]) == 0, command
+    assert Path("layered.png").is_file()
+    results = Path("results/gates/smoke-tuned")
+    rows = (results / "table.csv").read_text().splitlines()
+    assert [row.split(",")[:2] for row in rows[1:]] == [
+        [model, str(lookahead)] for model in ("onehot", "gated") for lookahead in (1, 2, 3, 4)
+    ]
+    assert (results / "figure.png").is_file()
+    run = next(Path("runs").iterdir())
+    assert run.name.startswith("layered-gated-32-")
+    assert "layered,lookahead=4," in (run / "evaluation.csv").read_text()
+
+
 def test_links_lead_somewhere():
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"

@@ -12,11 +12,13 @@ from pathmerge.layout import Layout as Layout
 from pathmerge.models.config import Edges as Edges
 from pathmerge.models.config import OneHot as OneHot
 from pathmerge.models.config import Rotary as Rotary
+from pathmerge.plugins import register as register
 from pathmerge.problems.balanced import Balanced as Balanced
 from pathmerge.problems.dfs import DFS as DFS
 from pathmerge.problems.distribution import Distribution as Distribution
 from pathmerge.problems.naive import Naive as Naive
 from pathmerge.problems.problem import Problem as Problem
+from pathmerge.problems.python_distribution import PythonDistribution as PythonDistribution
 from pathmerge.problems.selection_inference import SelectionInference as SelectionInference
 from pathmerge.problems.star import Star as Star
 from pathmerge.recipes import recipe as recipe

@@ -19,10 +19,11 @@ import tyro
 from pathmerge.cli_explain import explain
 from pathmerge.cli_models import models, ship
 from pathmerge.cli_report import report
-from pathmerge.cli_runs import demo, evaluate, train_command
+from pathmerge.cli_runs import demo, evaluate, take_all, train_command
 from pathmerge.cli_study import claims, study
 from pathmerge.distributions import DISTRIBUTIONS
-from pathmerge.errors import NotFiniteError, check_choice, check_range
+from pathmerge.errors import NotFiniteError, check_choice, check_known, check_range
+from pathmerge.plugins import load_plugins, use
 from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.distribution import Distribution
 from pathmerge.rng import Split
@@ -30,7 +31,10 @@ from pathmerge.rng import Split
 if TYPE_CHECKING:
     from pathmerge.heldout import HeldOut
 
-DESCRIPTION = "Can this model learn to search, and which algorithm did it learn?"
+DESCRIPTION = """Can this model learn to search, and which algorithm did it learn?
+
+With --use FILE.py, anywhere and as often as needed, each command also knows the distributions, models and studies that
+the file registers (docs/extending.md)."""
 NOT_LONG = 20_000
 MOST_PICTURED = 6
 
@@ -197,9 +201,11 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "verify": verify,
     "gallery": gallery,
 }
-SUBCOMMANDS: dict[str, dict[str, Callable[..., int]]] = {
-    "sample": {name: _sampler(kind) for name, kind in DISTRIBUTIONS.items()}
-}
+
+
+def _subcommands() -> dict[str, dict[str, Callable[..., int]]]:
+    """Made when they are asked for: plug-ins add to the distributions."""
+    return {"sample": {name: _sampler(kind) for name, kind in DISTRIBUTIONS.items()}}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -212,16 +218,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     _settle_terminal()
     commands, program = COMMANDS, "pathmerge"
-    if args and args[0] in SUBCOMMANDS:
-        commands, program = SUBCOMMANDS[args[0]], f"pathmerge {args[0]}"
-        args = args[1:]
     try:
+        use(take_all(args, "--use"))
+        load_plugins()
+        subcommands = _subcommands()
+        if args and args[0] in subcommands:
+            commands, program = subcommands[args[0]], f"pathmerge {args[0]}"
+            args = args[1:]
         if args and args[0] == "train" and program == "pathmerge":
             program = "pathmerge train"
             command, args = train_command(args[1:])
             return _parse(command, program, args)()
         if args and not args[0].startswith("-"):
-            check_choice("command", args[0], tuple(commands))
+            (check_choice if commands is COMMANDS else check_known)("command", args[0], tuple(commands))
         return _parse(commands, program, args)()
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from pathmerge.circuits.options import Options
 from pathmerge.distributions import DISTRIBUTIONS, distribution_from_dict
-from pathmerge.errors import check_range
-from pathmerge.problems.distribution import Distribution
+from pathmerge.errors import check_known, check_range
+from pathmerge.problems.distribution import Distribution, SearchDistribution
 from pathmerge.recipes import layers_for
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def explain(
     lookahead: tuple[int, ...] = (),
     count: int = 20,
     out: Path = Path("circuits"),
-    problem: Literal["balanced", "naive", "star"] | None = None,
+    problem: str | None = None,
     plan: bool = False,
     pictures: int = 4,
     threads: int = 2,
@@ -58,7 +58,8 @@ def explain(
         lookahead: The lookaheads of the inputs; none: each that fits.
         count: Inputs of each lookahead.
         out: Where to write: one file for each input, summary.json, figures. The same command again goes on.
-        problem: The kind of problem; none: what the model was trained on.
+        problem: The kind of problem: balanced, naive, star, or a search problem of your own; none: what the model was
+            trained on.
         plan: Say how many passes, how much memory and how much time it takes, and end.
         pictures: How many of the circuits to draw.
         threads: Cores to compute with; they change nothing but the time.
@@ -201,14 +202,19 @@ def _checkpoint(path: Path) -> tuple[Path, Path | None]:
 
 def _problems(subject: Explained, kind: str | None, lookaheads: tuple[int, ...]) -> tuple[Distribution, ...]:
     """One distribution for each kind of input."""
-    trained: Any = subject.problem
-    name = kind or (trained.name if trained.name in ("balanced", "naive", "star") else "balanced")
-    if trained.name not in ("balanced", "naive", "star"):
+    from pathmerge.evaluation.suite import STANDARD, widest
+
+    trained = subject.problem
+    if not isinstance(trained, SearchDistribution):
         raise ValueError(f"problem={trained.name!r}: the model's own; circuits explain naive, balanced and star")
-    base: Any = DISTRIBUTIONS[name](input_size=trained.input_size)
-    if name == "naive":
+    searches = {name: found for name, found in DISTRIBUTIONS.items() if issubclass(found, SearchDistribution)}
+    name = kind or trained.name
+    check_known("problem", name, searches)
+    own = name == trained.name and type(trained) not in STANDARD
+    base: Any = widest(trained) if own else searches[name](input_size=trained.input_size)
+    if base.cells() == [(0, 0, 0)]:
         if lookaheads:
-            raise ValueError(f"lookahead={lookaheads[0]}: must be left out for naive problems, where it is chance")
+            raise ValueError(f"lookahead={lookaheads[0]}: must be left out for {name} problems, where it is chance")
         return (base,)
     wanted = lookaheads or tuple(sorted({cell.lookahead for cell in base.fixed()}))
     return tuple(replace(base, lookahead=length) for length in dict.fromkeys(wanted))

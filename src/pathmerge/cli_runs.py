@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from pathmerge.distributions import DISTRIBUTIONS
-from pathmerge.errors import check_choice, check_number, check_range
+from pathmerge.errors import check_choice, check_known, check_number, check_range
 from pathmerge.models.config import MODELS
+from pathmerge.problems.distribution import SearchDistribution
 from pathmerge.recipes import RECIPES, recipe
-from pathmerge.training.config import SEARCH, Holding, RunConfig, Training, config_from_dict, read_config, to_toml
+from pathmerge.training.config import Holding, RunConfig, Training, config_from_dict, read_config, to_toml
 from pathmerge.training.curriculum import Curriculum
 
 if TYPE_CHECKING:
@@ -126,9 +127,9 @@ class _Asked:
         if self.size is not None:
             size = check_range("input_size", int(self.size) if self.size.isdigit() else self.size, 11, 512)
         if self.problem is not None:
-            check_choice("problem", self.problem, tuple(DISTRIBUTIONS))
+            check_known("problem", self.problem, DISTRIBUTIONS)
         if self.model is not None:
-            check_choice("model", self.model, tuple(MODELS))
+            check_known("model", self.model, MODELS)
         if self.source is not None:
             if self.recipe is not None:
                 raise ValueError(f"recipe={self.recipe!r}: must be left out when a config or a run is given")
@@ -155,10 +156,11 @@ class _Asked:
         if self.problem is not None:
             text = {"text": True} if self.problem == "language" else {}
             # A recipe's join is of the edges of search problems in symbols.
-            dropped = ("text",) if self.problem in SEARCH else ("text", "joining")
+            kind = DISTRIBUTIONS[self.problem]
+            dropped = ("text",) if issubclass(kind, SearchDistribution) else ("text", "joining")
             model = {key: value for key, value in values["model"].items() if key not in dropped}
             values = {**values, "model": {**model, **text}}
-            if self.problem not in (*SEARCH, "language"):
+            if kind.task != "search":
                 values = {**values, "curriculum": {}}
         if size is not None:
             values.pop("input_size", None)
@@ -166,22 +168,27 @@ class _Asked:
 
 
 def _take(arguments: list[str], *names: str) -> str | None:
-    """Take an option and its value out of the arguments; none if it is not there."""
-    value = None
+    """Take an option and its value out of the arguments, the last one if there are several; none if there is none."""
+    return next(reversed(take_all(arguments, *names)), None)
+
+
+def take_all(arguments: list[str], *names: str) -> list[str]:
+    """Take an option out of the arguments wherever it stands: its values."""
+    values: list[str] = []
     at = 0
     while at < len(arguments):
         name, equals, given = arguments[at].partition("=")
         if name.replace("_", "-") not in names:
             at += 1
         elif equals:
-            value = given
+            values.append(given)
             del arguments[at]
         elif at + 1 < len(arguments):
-            value = arguments[at + 1]
+            values.append(arguments[at + 1])
             del arguments[at : at + 2]
         else:
             raise ValueError(f"{name}: a value is missing")
-    return value
+    return values
 
 
 def train(config: RunConfig, options: TrainOptions, directory: Path | None) -> int:

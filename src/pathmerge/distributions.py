@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from pathmerge.encodings.language import Language
-from pathmerge.errors import check_choice
+from pathmerge.errors import check_choice, check_known
 from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.dfs import DFS
 from pathmerge.problems.distribution import Distribution
@@ -24,7 +24,7 @@ def distribution_from_dict(values: Mapping[str, Any]) -> Distribution:
     """The inverse of `Distribution.to_dict`; unknown names and fields are errors."""
     given = dict(values)
     name = given.pop("name", None)
-    check_choice("distribution", name, tuple(DISTRIBUTIONS))
+    check_known("distribution", name, DISTRIBUTIONS)
     kind = DISTRIBUTIONS[str(name)]
     known = [f.name for f in fields(kind)]
     for field in given:

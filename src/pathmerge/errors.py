@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -38,6 +38,14 @@ def check_choice(field: str, value: object, allowed: Sequence[str]) -> None:
         near = get_close_matches(str(value), allowed, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise ValueError(f"{field}={value!r}: must be one of {', '.join(allowed)}{hint}")
+
+
+def check_known(field: str, value: object, catalogue: Collection[str]) -> None:
+    """The same for a name of a catalogue that plug-ins add to."""
+    try:
+        check_choice(field, value, tuple(catalogue))
+    except ValueError as error:
+        raise ValueError(f"{error}; a name of your own needs --use FILE.py") from None
 
 
 def check_flag(field: str, value: object) -> None:

@@ -14,6 +14,7 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from jaxtyping import Bool, UInt64
 from pathmerge.errors import check_range, whole
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
+from pathmerge.problems.python_distribution import PythonDistribution
 from pathmerge.rng import MAX_STREAM, Split
 
 LARGEST_SHARE = 0.05
@@ -163,7 +165,10 @@ def _census(cell: Distribution, enough: int, seed: int, split: Split, threads: i
     """Draws of a cell, and how many distinct problems it has at least; goes on drawing until that is `enough`, or until
     new draws hardly meet new ones."""
     problems = getattr(cell, "symbolic", cell)  # the sentences of a language problem are not needed to count it
-    met = problems.sample(_FIRST_CENSUS, seed=seed, split=split, stream=_CENSUS_STREAM, threads=threads).identity
+    begin = _FIRST_CENSUS
+    if isinstance(problems, PythonDistribution):  # slow, so no more than what shows enough if there is no repeat
+        begin = min(begin, max(512, math.isqrt(32 * enough)))
+    met = problems.sample(begin, seed=seed, split=split, stream=_CENSUS_STREAM, threads=threads).identity
     least = _least_problems(met)
     if least >= enough:
         return met, least

@@ -14,8 +14,8 @@ from typing import Any
 from pathmerge.errors import check_choice
 from pathmerge.models.config import Edges, OneHot
 from pathmerge.problems.balanced import Balanced
-from pathmerge.problems.distribution import Distribution
-from pathmerge.training.config import SEARCH, Holding, RunConfig, Training
+from pathmerge.problems.distribution import Distribution, SearchDistribution
+from pathmerge.training.config import Holding, RunConfig, Training
 from pathmerge.training.curriculum import Curriculum
 
 
@@ -116,10 +116,9 @@ def on_problem(config: RunConfig, problem: Distribution) -> RunConfig:
     """The same recipe for another problem of the same size; what does not fit it (a join of the edges of search
     problems, a curriculum over sizes that it does not have) is left out."""
     changes: dict[str, Any] = {"text": problem.name == "language"} if hasattr(config.model, "text") else {}
-    if hasattr(config.model, "joining") and problem.name not in SEARCH:
+    if hasattr(config.model, "joining") and not isinstance(problem, SearchDistribution):
         changes["joining"] = 0.0
-    searches = problem.name in (*SEARCH, "language")
-    curriculum = config.curriculum if searches else Curriculum()
+    curriculum = config.curriculum if problem.task == "search" else Curriculum()
     return replace(config, problem=problem, model=replace(config.model, **changes), curriculum=curriculum)
 
 

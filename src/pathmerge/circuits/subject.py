@@ -99,6 +99,11 @@ class TransformerSubject:
     """Our transformers as `Explainable`."""
 
     def __init__(self, model: Transformer) -> None:
+        if model.own_block:
+            raise ValueError(
+                f"model={type(model).__name__}: computes its layers in its own way; to be explained it must be given "
+                f"as an object with {', '.join(REQUIRED)}"
+            )
         if model.answer_width > 1:
             raise ValueError("model: reads and writes text; circuits explain models that answer one vertex")
         if model.ln_final.weight.device.type != "cpu" or model.ln_final.weight.dtype != torch.float32:
@@ -152,21 +157,35 @@ class TransformerSubject:
         return rotate(x, (cosine[rows][:, None], sine[rows][:, None]))
 
     def update(self, layer: int, x: Tensor, mixed: Tensor, gate: Tensor | None = None) -> Tensor:
-        x_MD, before_MF = self._halfway(layer, x, mixed)
+        x_MD, before_MF, h_MD = self._halfway(layer, x, mixed)
+        if gate is None and self.model.own_gate:
+            gate = self._own_gate(layer, before_MF, h_MD)
         after_MF = before_MF.relu_() if gate is None else before_MF.mul_(gate)
         return _product(after_MF, self._blocks[layer % len(self._blocks)]["W2"], onto=x_MD)
 
     def gate(self, layer: int, x: Tensor, mixed: Tensor) -> Tensor:
-        return (self._halfway(layer, x, mixed)[1] > 0).float()
+        _, before_MF, h_MD = self._halfway(layer, x, mixed)
+        return self._own_gate(layer, before_MF, h_MD) if self.model.own_gate else (before_MF > 0).float()
 
-    def _halfway(self, layer: int, x: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """The residual rows with the attention's output and the second bias added, and the activation's input."""
+    @torch.no_grad()
+    def _own_gate(self, layer: int, before: Tensor, h: Tensor) -> Tensor:
+        """The gate of a subclass, from the activation's input and the normalised rows without gain and bias."""
+        if len(h) == 1:  # see `_product`
+            return self._own_gate(layer, before.repeat(2, 1), h.repeat(2, 1))[:1]
+        block = self.model.blocks[layer % len(self._blocks)]
+        assert isinstance(block, Block)
+        rows_MD = h[:, :-1] * block.ln2.weight + block.ln2.bias
+        return self.model.gate(block, before[None], rows_MD[None])[0]
+
+    def _halfway(self, layer: int, x: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The residual rows with the attention's output and the second bias added, the activation's input, and the
+        normalised rows it comes from with a column of ones."""
         weights = self._blocks[layer % len(self._blocks)]
         x_MD = _product(mixed.flatten(1), weights["M"])
         h_MD = torch.empty(len(x), self.width + 1)
         biases = (weights["bias"].numpy(), weights["b2"].numpy())
         kernels.add_normalise(x.contiguous().numpy(), *biases, _EPSILON, x_MD.numpy(), h_MD.numpy())
-        return x_MD, _product(h_MD, weights["W1"])
+        return x_MD, _product(h_MD, weights["W1"]), h_MD
 
     def logits(self, x: Tensor) -> Tensor:
         normal = F.layer_norm(x if len(x) != 1 else x.repeat(2, 1), (self.width,), *self._final, EPSILON)

@@ -37,7 +37,8 @@ ALL = "all"
 CONVERGED = 0.995
 """The least accuracy that counts as having learned the task (SPEC section 5)."""
 JUDGED: tuple[tuple[str, ...], ...] = (("balanced",), ("dfs",), ("selection", "inference"), ("language",))
-"""The distributions convergence is judged by: the first of these that a table has rows of."""
+"""The distributions convergence is judged by: the first of these that a table has rows of; else a plug-in's own."""
+OTHERS = {"naive", "star", "dfs-naive", "language-naive", "language-star"}
 _Z = NormalDist().inv_cdf(0.975)
 
 
@@ -125,7 +126,7 @@ def name_cell(distribution: Distribution) -> tuple[str, str]:
         case SelectionInference():
             return str(distribution.step), f"frontier={first},branch={second}"
         case _:
-            return name, f"{distribution.difficulty_names[0]}={first}"
+            return name, f"{distribution.difficulty_names[0]}={first}" if first else ALL
 
 
 def cells_of(rows: Iterable[Row], distribution: str) -> list[Row]:
@@ -241,7 +242,8 @@ def converged(rows: Iterable[Row]) -> Verdicts:
     """
     given = list(rows)
     present = {row.distribution for row in given}
-    chosen = next((names for names in JUDGED if present & set(names)), None)
+    own = tuple(sorted(present - OTHERS))
+    chosen = next((names for names in (*JUDGED, own) if present & set(names)), None)
     if chosen is None:
         allowed = ", ".join(name for names in JUDGED for name in names)
         raise ValueError(f"rows: of {', '.join(sorted(present)) or 'nothing'}; must hold rows of one of {allowed}")

@@ -2,9 +2,10 @@
 
 Choices a reader could not guess:
 - The test suite covers all difficulties that fit the input size, those beyond training too: naive, every star, every
-  lookahead for search; every backtrack distance; every frontier and branch.
+  lookahead for search; every backtrack distance; every frontier and branch. A search distribution of someone's own
+  (a plug-in) is tested on itself first, then on those.
 - Convergence is judged on the validation split of balanced problems of the lookaheads trained on (of all, if training
-  was on naive or star problems), or of the task's own distribution.
+  was on naive or star problems), or of the task's or the plug-in's own distribution.
 - A problem can belong to several distributions: a star of lookahead 1 is also a balanced graph. So although each cell
   holds out at most 5% of its own problems, a tiny cell may be held out almost whole by others. Training on such a cell
   would starve; its problems are then not guarded, and the cell is named.
@@ -28,6 +29,7 @@ from pathmerge.problems.selection_inference import SelectionInference
 from pathmerge.problems.star import Star
 from pathmerge.rng import MAX_STREAM
 
+STANDARD = (Naive, Star, Balanced)
 MOST_HELD_OUT = 400_000
 FEWEST = 100
 PROBE = 2048
@@ -49,7 +51,8 @@ def test_suite(problem: Distribution) -> list[Distribution]:
         case SelectionInference():
             return [SelectionInference(input_size=size)]
         case _:
-            return [Naive(input_size=size), Star(input_size=size), Balanced(input_size=size)]
+            own = [] if type(problem) in STANDARD else [widest(problem)]
+            return [*own, *(kind(input_size=size) for kind in STANDARD)]
 
 
 def validation_problem(problem: Distribution) -> Distribution:
@@ -65,8 +68,17 @@ def validation_problem(problem: Distribution) -> Distribution:
             return DFS(input_size=problem.input_size, prefix=problem.prefix)
         case SelectionInference():
             return SelectionInference(input_size=problem.input_size)
-        case _:
+        case Naive() | Star():
             return Balanced(input_size=problem.input_size)
+        case _:
+            return widest(problem, keep="max_lookahead")
+
+
+def widest(problem: Distribution, keep: str = "") -> Distribution:
+    """A distribution of someone's own at all its difficulties and sizes."""
+    wide = {"lookahead": None, "max_lookahead": None, "vertices": None, "label": "path"}
+    changes = {name: value for name, value in wide.items() if hasattr(problem, name) and name != keep}
+    return replace(problem, **changes)
 
 
 def per_cell(distributions: Sequence[Distribution], count: int) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pathmerge.encodings.language import ATOM_WIDTH, WORDS, text_width
 from pathmerge.encodings.language import PAD as TEXT_PAD
-from pathmerge.errors import check_choice, check_flag, check_number, check_range, plain
+from pathmerge.errors import check_choice, check_flag, check_known, check_number, check_range, plain
 from pathmerge.layout import MAX_INPUT_SIZE
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def model_from_dict(values: Mapping[str, Any]) -> ModelConfig:
     """The inverse of `ModelConfig.to_dict`; unknown names and fields are errors."""
     given = dict(values)
     name = given.pop("name", None)
-    check_choice("model.name", name, tuple(MODELS))
+    check_known("model.name", name, MODELS)
     kind = MODELS[str(name)]
     for field in given:
         check_choice(f"{name} field", field, [f.name for f in fields(kind)])

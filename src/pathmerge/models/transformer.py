@@ -7,6 +7,9 @@ Choices a reader could not guess:
 - For text, rows of the answer see each other only backwards and no other row sees them: each word is predicted from
   those before it in one pass. A single answer row needs no such mask.
 - "Layer" counts applied blocks: with `loops`, layer i uses the weights of block i mod `layers`.
+- A subclass with a `gate` or `apply_block` of its own is trained in the plain steps of `run`, since the fast ones are
+  written for ReLU. They take the weights from the module, and training gives weights to compute with; so the module is
+  copied with those in the place of its own (`_holding`), which leaves the threads that share it alone.
 
 Shapes: B batch, T rows (tokens), R rows of the answer, D width, H heads, K width of a head, Q and S rows as queries and
 as sources, V vocabulary.
@@ -14,9 +17,10 @@ as sources, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -70,7 +74,7 @@ class Transformer(nn.Module):
         self.config = config
         self.heads = config.heads
         self.layers = config.layers * config.loops
-        self.blocks = nn.ModuleList(Block(config.width, generator) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(self.block_type(config.width, generator) for _ in range(config.layers))
         for block in self.blocks:
             assert isinstance(block, Block)
             for parameter in block.ff2.parameters():
@@ -80,6 +84,8 @@ class Transformer(nn.Module):
 
     # What a subclass provides.
 
+    block_type: ClassVar[type[Block]] = Block
+    """The weights of a layer; a subclass of `Block` may have more of them."""
     answer_width: int = 1
     causal: bool = False
     rotary: bool = False
@@ -118,7 +124,25 @@ class Transformer(nn.Module):
         """The parameters outside the blocks, by name, as `embed` and `unembed` want them."""
         raise NotImplementedError
 
+    def gate(self, block: Block, before: Tensor, h: Tensor, /) -> Tensor:
+        """What the feed-forward's units, `block.ff1(h)`, are multiplied with before `block.ff2`: 0 or 1 for ReLU.
+
+        Other feed-forwards give something else here (for SiLU the sigmoid of `before`), and that is all: training,
+        `run` and circuits follow. `h` is the normalised residual stream.
+        """
+        return (before > 0).to(before.dtype)
+
     # The two faces.
+
+    @property
+    def own_gate(self) -> bool:
+        """Whether a subclass has a feed-forward of its own."""
+        return type(self).gate is not Transformer.gate
+
+    @property
+    def own_block(self) -> bool:
+        """Whether a subclass computes whole layers in its own way."""
+        return type(self).apply_block is not Transformer.apply_block
 
     @property
     def folds(self) -> bool:
@@ -127,6 +151,8 @@ class Transformer(nn.Module):
 
     def prepare(self) -> dict[str, Tensor]:
         """The weights as `forward` uses them, computed once for all parts of a batch; differentiable."""
+        if self.own_gate or self.own_block:
+            return dict(self.named_parameters())
         weights: dict[str, Tensor] = {}
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
@@ -134,10 +160,18 @@ class Transformer(nn.Module):
             weights |= {f"{i}.{name}": weight for name, weight in folded.items()}
         if self.folds and self.one_hot:
             weights |= fast.fold_first(weights, *self.one_hot)
+        return {**weights, **self._outside()}
+
+    def _outside(self) -> dict[str, Tensor]:
+        """The parameters outside the blocks."""
         final = {"final.weight": self.ln_final.weight, "final.bias": self.ln_final.bias}
         if self.reach is not None:
             final |= {"reach.weight": self.reach.weight, "reach.bias": self.reach.bias}
-        return {**weights, **final, **self.outer_weights()}
+        return {**final, **self.outer_weights()}
+
+    def _holding(self, weights: Mapping[str, Tensor]) -> Transformer:
+        """This model with these tensors in the place of its parameters."""
+        return copy.deepcopy(self, {id(own): weights[name] for name, own in self.named_parameters()})
 
     def forward(self, tokens: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
         """Logits of the answer, B x V (B x R x V for text); columns that are padding in every row are dropped."""
@@ -145,9 +179,12 @@ class Transformer(nn.Module):
 
     def forward_both(self, tokens: Tensor, weights: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor | None]:
         """The same, and with `reach` the logits of "this row's vertex leads to the goal", B x T, -inf where dropped."""
-        weights = self.prepare() if weights is None else weights
+        plain = self.own_gate or self.own_block
+        if plain and weights is not None:
+            return self._holding(weights).forward_both(tokens)
+        weights = self._outside() if plain else self.prepare() if weights is None else weights
         padding = self.padding(tokens)
-        columns = used(padding, self.answer_width)
+        columns = slice(-tokens.shape[1], None) if plain and self.rotary else used(padding, self.answer_width)
         bias = self._bias(padding[:, columns])
         turn = None
         if self.rotary:
@@ -163,14 +200,17 @@ class Transformer(nn.Module):
                 read = torch.matmul(F.layer_norm(x_BTD, x_BTD.shape[2:]), weights["reach.weight"][0])
                 reach_BT = read.new_full((len(read), width), -math.inf)
                 reach_BT[:, columns] = read + weights["reach.bias"]
-            if self.folds and self.one_hot and layer == 0 and last is None:
+            if plain:
+                x_BTD = self.apply_block(layer, x_BTD, bias, Sites(self.sites, None, ()))
+            elif self.folds and self.one_hot and layer == 0 and last is None:
                 x_BTD = fast.first_block(x_BTD, tokens, weights, bias, columns)
             elif self.folds:
                 x_BTD = fast.one_head_block(x_BTD, weights, at, bias, last)
             else:
                 x_BTD = fast.heads_block(x_BTD, weights, at, bias, last, self.heads, turn)
         width = (self.config.width,)
-        x_BRD = F.layer_norm(x_BTD, width, weights["final.weight"], weights["final.bias"], EPSILON)
+        x_BRD = x_BTD[:, -self.answer_width :]
+        x_BRD = F.layer_norm(x_BRD, width, weights["final.weight"], weights["final.bias"], EPSILON)
         logits = self.unembed(x_BRD, weights)
         return (logits[:, 0] if self.answer_width == 1 else logits), reach_BT
 
@@ -203,7 +243,7 @@ class Transformer(nn.Module):
                 raise ValueError(f"start_layer={start}: edits must give the tensor 'blocks.{start}.hook_resid_pre'")
             x_BTD = self.ln_final.weight.new_zeros(shape)
         for layer in range(start, stop):
-            x_BTD = self._plain_block(layer, x_BTD, bias, sites)
+            x_BTD = self.apply_block(layer, x_BTD, bias, sites)
         if stop < self.layers:
             return Run(None, sites.finish())
         normal_BTD = _norm(self.ln_final, "ln_final", x_BTD, sites)
@@ -232,7 +272,8 @@ class Transformer(nn.Module):
         zero = self.ln_final.weight.new_zeros(())
         return torch.where(hidden, zero - math.inf, zero)
 
-    def _plain_block(self, layer: int, x_BTD: Tensor, bias: Tensor, sites: Sites) -> Tensor:
+    def apply_block(self, layer: int, x_BTD: Tensor, bias: Tensor, sites: Sites, /) -> Tensor:
+        """One layer in plain steps. `bias` is added to the scores: B x 1 x S, or B x Q x S if rows differ."""
         block = self.blocks[layer % self.config.layers]
         assert isinstance(block, Block)
         prefix = f"blocks.{layer}."
@@ -266,7 +307,7 @@ class Transformer(nn.Module):
         x_BTD = site("hook_resid_mid", x_BTD + site("hook_attn_out", out_BTD))
         h_BTD = _norm(block.ln2, prefix + "ln2", x_BTD, sites)
         before_BTD = site("mlp.hook_pre", block.ff1(h_BTD))
-        mask_BTD = site("mlp.hook_mask", (before_BTD > 0).to(before_BTD.dtype))
+        mask_BTD = site("mlp.hook_mask", self.gate(block, before_BTD, h_BTD))
         after_BTD = site("mlp.hook_post", before_BTD * mask_BTD)
         return site("hook_resid_post", x_BTD + site("hook_mlp_out", block.ff2(after_BTD)))
 

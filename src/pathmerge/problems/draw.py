@@ -18,6 +18,8 @@ from pathmerge.kernels.random import MAX_ATTEMPTS
 from pathmerge.kernels.workspace import Parameters, Workspace, make_workspace
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
+from pathmerge.problems.python_distribution import PythonDistribution
+from pathmerge.problems.python_fill import fill_in_python
 from pathmerge.rng import MAX_INDEX, Key
 
 if TYPE_CHECKING:
@@ -63,23 +65,26 @@ def _fill_chunk(
     """Fill the rows begin..begin+CHUNK-1 of the columns, on whatever thread this runs."""
     ask, cells = _request(distribution)
     rows = tuple(column[begin : begin + CHUNK] for column in columns)
-    failed = fill(
-        _workspace(ask.vertices, len(ask.words)),
-        ask,
-        cells,
-        np.uint64(key.seed),
-        key.split_number,
-        key.stream,
-        first + begin,
-        held,
-        rows,
-    )
+    if isinstance(distribution, PythonDistribution):
+        failed = fill_in_python(distribution, ask, cells, key, first + begin, held, rows)
+    else:
+        failed = fill(
+            _workspace(ask.vertices, len(ask.words)),
+            ask,
+            cells,
+            np.uint64(key.seed),
+            key.split_number,
+            key.stream,
+            first + begin,
+            held,
+            rows,
+        )
+        mark_compiled(len(ask.words))
     if failed >= 0:
         raise DrawError(
             f"{distribution.describe()}: example {first + begin + failed} of {key} was not found "
             f"in {MAX_ATTEMPTS} attempts; hold out fewer problems or choose another difficulty"
         )
-    mark_compiled(len(ask.words))
     if progress is not None:
         progress(len(rows[0]))
 
@@ -122,7 +127,8 @@ def draw(
     held = _NOTHING_HELD if held_out is None else held_out.table
     chunk = partial(_fill_chunk, distribution, key, first, held, columns, progress)
     starts = range(0, count, CHUNK)
-    if threads == 1 or len(starts) <= 1:
+    # Python's threads would only wait for each other.
+    if threads == 1 or len(starts) <= 1 or isinstance(distribution, PythonDistribution):
         for begin in starts:
             chunk(begin)
     else:

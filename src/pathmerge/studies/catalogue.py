@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathmerge.errors import check_choice
+from pathmerge.errors import check_known
 from pathmerge.studies.circuits import Circuits, Direction
 from pathmerge.studies.dfs import DFSModel, DFSPadding, DFSSize
 from pathmerge.studies.graph_size import GraphSize
@@ -36,5 +36,5 @@ STUDIES: dict[str, Study] = {
 
 def study_named(name: str) -> Study:
     """The study of this name; the nearest one is suggested if there is none."""
-    check_choice("study", name, tuple(STUDIES))
+    check_known("study", name, STUDIES)
     return STUDIES[name]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pathmerge.models.config import ModelConfig
+from pathmerge.models.config import Edges, ModelConfig
 from pathmerge.problems.distribution import Distribution
 from pathmerge.recipes import recipe
 from pathmerge.studies.study import Task
@@ -75,7 +75,7 @@ def cost_of(tasks: Sequence[Task], pace: Pace) -> Cost:
 
 def flops_per_example(config: RunConfig) -> float:
     """Of training, at the full size of the problem."""
-    tokens = tokens_of(config.problem, config.model.name == "edges")
+    tokens = tokens_of(config.problem, isinstance(config.model, Edges))
     model = config.model
     attention = 12.0 * model.layers * model.loops * model.width * tokens**2
     return 6.0 * model.loops * parameters_of(model) * tokens + attention

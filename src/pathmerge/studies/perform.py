@@ -82,8 +82,8 @@ def main() -> int:
     from pathmerge.plugins import load_plugins
 
     end_with_parent()
-    load_plugins()
     try:
+        load_plugins()
         outcome = perform(Order(**json.loads(sys.argv[1])))
     except KeyboardInterrupt:
         return 130

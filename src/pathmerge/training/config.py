@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from pathmerge.distributions import distribution_from_dict
 from pathmerge.errors import check_choice, check_number, check_range, plain
-from pathmerge.models.config import ModelConfig, model_from_dict
-from pathmerge.problems.distribution import Distribution
+from pathmerge.models.config import MODELS, ModelConfig, model_from_dict
+from pathmerge.problems.distribution import Distribution, SearchDistribution
 from pathmerge.rng import MAX_SEED
 from pathmerge.training.curriculum import Curriculum
 
@@ -28,8 +28,6 @@ OPTIMIZERS = ("signum", "sophia", "adamw", "muon")
 SCHEDULES = ("constant", "cosine", "linear")
 LOSSES = ("label", "soft", "any")
 STOPS = ("never", "converged", "converged_each")
-SEARCH = ("balanced", "naive", "star")
-"""Search problems in symbolic tokens, by name."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -185,11 +183,11 @@ class RunConfig:
             )
         for name in ("reach", "joining"):
             value = getattr(self.model, name, None)
-            if value and self.problem.name not in SEARCH:
-                raise ValueError(f"model.{name}={value}: needs {', '.join(SEARCH)} problems, not {self.problem.name}")
+            if value and not isinstance(self.problem, SearchDistribution):
+                raise ValueError(f"model.{name}={value}: needs balanced, naive, star problems, not {self.problem.name}")
         if self.curriculum.scatter and (text or getattr(self.model, "positions", "none") == "none"):
             raise ValueError("curriculum.scatter=True: needs a model of symbolic tokens with positions")
-        if self.held_out.watch is not None and self.problem.name not in (*SEARCH, "language"):
+        if self.held_out.watch is not None and self.problem.task != "search":
             raise ValueError(
                 f"held_out.watch={self.held_out.watch!r}: must be left out for {self.problem.name} problems"
             )
@@ -243,7 +241,7 @@ def config_from_dict(values: Mapping[str, Any]) -> RunConfig:
         model.setdefault("input_size", problem["input_size"])
     elif "input_size" in model:
         problem["input_size"] = model["input_size"]
-    if problem["name"] == "language" and model["name"] in ("onehot", "rotary"):
+    if problem["name"] == "language" and hasattr(MODELS.get(str(model["name"])), "text"):
         model.setdefault("text", True)
     built: dict[str, Any] = {}
     for name, kind in _TABLES.items():

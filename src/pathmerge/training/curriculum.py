@@ -63,7 +63,8 @@ class Curriculum:
             return [problem]
         field = {"lookahead": "max_lookahead", "size": "vertices"}[self.over]
         graph: Any = getattr(problem, "symbolic", problem)
-        if not hasattr(graph, field) or getattr(problem, "lookahead", None) is not None:
+        chance = self.over == "lookahead" and getattr(graph, "largest_lookahead", None) is None
+        if chance or not hasattr(graph, field) or getattr(problem, "lookahead", None) is not None:
             fits = "balanced problems of all lookaheads" if self.over == "lookahead" else "naive, balanced or star ones"
             raise ValueError(f"curriculum.over={self.over!r}: needs {fits}, not {problem.describe()}")
         if self.over == "lookahead":
