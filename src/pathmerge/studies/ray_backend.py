@@ -24,7 +24,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pathmerge.plugins import VARIABLE
 from pathmerge.studies.elsewhere import Attempt, Landing, News, carry_out
@@ -32,13 +32,12 @@ from pathmerge.studies.perform import Order
 from pathmerge.studies.results import Folder
 from pathmerge.studies.runner import POLL, Event
 
-if TYPE_CHECKING:
-    from ray import ObjectRefGenerator
-
 CONNECT_WAIT = 30.0
 """Seconds in which a cluster has to answer."""
 STOP_WAIT = 75.0
 """Seconds for tasks that are taken back: a process gets 60 to make its last checkpoint."""
+Stream = Any
+"""Ray's ObjectRefGenerator: what a task says, piece by piece."""
 STORE = 100 * 2**20
 """Bytes of shared memory of a cluster that we start; what tasks say is a few words."""
 
@@ -77,6 +76,7 @@ class RayCluster:
         """All orders at once, which Ray starts as cores get free; what dies or is lost is sent again."""
         with self.connected():
             import ray
+            from ray.exceptions import RayError
 
             most = max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
             attempts = [
@@ -85,7 +85,7 @@ class RayCluster:
             ]
             try:
                 yield from _follow(attempts, folder)
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 raise OSError(f"cluster={self.address!r}: {_line(error)}; the same command goes on from here") from None
 
     def _connect(self) -> None:
@@ -166,7 +166,7 @@ def _follow(attempts: Sequence[Attempt], folder: Folder) -> Iterator[Event]:
     plugins = os.environ.get(VARIABLE, "")
     place = str(folder.path.resolve())
 
-    def send(attempt: Attempt) -> ObjectRefGenerator:
+    def send(attempt: Attempt) -> Stream:
         options = {"num_cpus": attempt.cores, "max_retries": 0, "num_returns": "streaming", "name": attempt.order.task}
         return task.options(**options).remote(attempt.order, place, plugins)
 
@@ -201,12 +201,13 @@ def _follow(attempts: Sequence[Attempt], folder: Folder) -> Iterator[Event]:
         _take_back(list(away))
 
 
-def _next(stream: ObjectRefGenerator) -> News:
+def _next(stream: Stream) -> News:
     import ray
     from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
     try:
-        return ray.get(next(stream))
+        news: Any = ray.get(next(stream))
+        return news
     except OutOfMemoryError as error:
         return News(kind="died", says=_line(error))
     except RayTaskError as error:
@@ -217,7 +218,7 @@ def _next(stream: ObjectRefGenerator) -> News:
         return News(kind="lost", says="its worker ended without a word")
 
 
-def _take_back(streams: Sequence[ObjectRefGenerator]) -> None:
+def _take_back(streams: Sequence[Stream]) -> None:
     """Have tasks end, those that run with a checkpoint, and wait for it."""
     import ray
     from ray.exceptions import RayError
