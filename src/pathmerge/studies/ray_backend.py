@@ -89,29 +89,27 @@ class RayCluster:
                 raise OSError(f"cluster={self.address!r}: {_line(error)}; the same command goes on from here") from None
 
     def _connect(self) -> None:
-        address: str | None = os.environ.get("RAY_ADDRESS") if self.address == "auto" else self.address
-        if address:
+        address = (os.environ.get("RAY_ADDRESS") or "auto") if self.address == "auto" else self.address
+        if address != "auto":
             host, port = host_and_port(address)
-            address = f"{host}:{port}"
             try:
                 socket.create_connection((host, port), timeout=CONNECT_WAIT).close()
             except OSError as error:
                 raise ValueError(f"cluster={address!r}: cannot be reached: {error.strerror or error}") from None
-            if not _answers(address):
-                raise ValueError(
-                    f"cluster={address!r}: does not answer as a Ray cluster of this version within {CONNECT_WAIT:.0f} s"
-                )
-        elif not _answers(None):
+        complaint = _complaint(address)
+        if complaint is not None and (address != "auto" or "Authentication" in complaint):
+            raise ValueError(f"cluster={address!r}: {complaint}")
+        if complaint is not None:
             cores = os.cpu_count() or 1
             print(f"no Ray cluster is running: starting one on this machine, {cores} cores", file=sys.stderr)
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             _init(address="local", num_cpus=cores, include_dashboard=False, object_store_memory=STORE)
             return
         try:
-            _init(address=address or "auto")
+            _init(address=address)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ValueError(
-                f"cluster={self.address!r}: {_line(error)} (is this machine part of it? ray start --address=...)"
+                f"cluster={address!r}: {_line(error)} (is this machine part of it? ray start --address=...)"
             ) from None
 
 
@@ -123,22 +121,26 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _answers(address: str | None) -> bool:
-    """Whether there is a cluster; none: any, as Ray finds it."""
+def _complaint(address: str) -> str | None:
+    """What is wrong with a cluster; none: it is there. `auto`: any, as Ray finds it."""
     program = [sys.executable, "-m", "ray.scripts.scripts", "health-check"]
-    more = [] if address is None else ["--address", address]
+    more = [] if address == "auto" else ["--address", address]
     try:
-        done = subprocess.run([*program, *more], capture_output=True, timeout=CONNECT_WAIT, check=False)
+        done = subprocess.run([*program, *more], capture_output=True, text=True, timeout=CONNECT_WAIT, check=False)
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        return f"does not answer as a Ray cluster within {CONNECT_WAIT:.0f} s"
+    lines = done.stderr.strip().splitlines() or ["it is not healthy"]
+    return None if done.returncode == 0 else _line(lines[-1])
 
 
 def _init(**options: Any) -> None:
     import ray
+    from ray._private import worker
 
     with _signals_kept():
         ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **options)
+    # The death of a node would print the last lines of its log; no option turns that off.
+    worker._worker_logs_enabled = False
 
 
 @contextmanager
@@ -232,6 +234,6 @@ def _take_back(streams: Sequence[Stream]) -> None:
             left = [stream for stream in left if stream not in ready or _next(stream).kind == "began"]
 
 
-def _line(error: BaseException) -> str:
+def _line(error: BaseException | str) -> str:
     """The first sentence of what Ray has to say."""
     return " ".join(str(error).split()).split(". ")[0][:200]
