@@ -237,12 +237,13 @@ def test_a_study_through_ray(
     assert len(set(found.values())) == 2
 
 
-def start_node(*words: str) -> subprocess.Popen[bytes]:
+def start_node(log: Path, *words: str) -> subprocess.Popen[bytes]:
     """A raylet with all that belongs to it, as `ray start` makes it on each machine of a cluster."""
     ports = ["--min-worker-port", "0", "--max-worker-port", "0"]  # those of several raylets on one machine would clash
     program = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *ports, *words]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    return subprocess.Popen(program, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with log.open("wb") as file:
+        return subprocess.Popen(program, env=environment, stdout=file, stderr=file)
 
 
 def kill_node(node: subprocess.Popen[bytes]) -> None:
@@ -256,17 +257,19 @@ def kill_node(node: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def cluster() -> Generator[tuple[str, list[subprocess.Popen[bytes]]]]:
+def cluster(tmp_path: Path) -> Generator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """The address and the nodes of a real cluster: a head with one core and two more nodes, with one and with two."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address, store = f"127.0.0.1:{port}", ["--object-store-memory", str(100 * 2**20)]
     head = ["--head", "--node-ip-address", "127.0.0.1", "--port", str(port), "--include-dashboard", "false"]
-    nodes = [start_node(*head, "--num-cpus", "1", *store)]
+    nodes = [start_node(tmp_path / "head.log", *head, "--num-cpus", "1", *store)]
     try:
         wait_until(lambda: ray_backend._complaint(address) is None, 120)
-        nodes += [start_node("--address", address, "--num-cpus", str(count), *store) for count in (1, 2)]
+        for count in (1, 2):
+            log = tmp_path / f"node{count}.log"
+            nodes.append(start_node(log, "--address", address, "--num-cpus", str(count), *store))
         yield address, nodes
     finally:
         for node in reversed(nodes):
@@ -301,7 +304,7 @@ def test_a_node_that_dies_costs_nothing(
 
     backend = RayCluster(address=address)
     with backend.connected():
-        wait_until(lambda: ray.cluster_resources().get("CPU") == 4)
+        wait_until(lambda: ray.cluster_resources().get("CPU") == 4, 180)
         found = run_it(study, "laptop", out, backend, watch, save_every=0.2)
         alive = sorted(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
     assert alive == [1, 1]
@@ -470,10 +473,49 @@ def test_a_file_may_arrive_late(study: Study, tmp_path: Path, monkeypatch: pytes
     assert landing.deadlines == {}
 
 
-def test_a_study_through_slurm(study: Study, tmp_path: Path):
-    """submitit's jobs as processes of this machine: one is killed, and another one goes on for it."""
+@pytest.mark.long
+def test_a_study_through_submitit_alone(study: Study, tmp_path: Path):
+    """Its own jobs, as processes of this machine: one is killed, and another one goes on for it."""
     watch = Recorder(tmp_path / "slurm", "seed=1")
     found = run_it(study, "smoke", tmp_path / "slurm", Slurm(executor="local"), watch)
     assert watch.kinds("seed=0") == ["began", "ended"]
     assert watch.kinds("seed=1") == ["began", "died", "began", "ended"]
+    assert found == run_here(study, "smoke", tmp_path / "here")
+
+
+STANDINS = {
+    "sbatch": """
+        export SLURM_JOB_ID=$$ SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 SLURM_PROCID=0 SLURM_LOCALID=0
+        grep '^#SBATCH' "$1" >> "$(dirname "$0")/asked"
+        setsid sh "$1" > /dev/null 2>&1 &
+        echo "Submitted batch job $$"
+    """,
+    "srun": """
+        while true; do
+            case "$1" in --output|--error) shift 2 ;; -*) shift ;; *) exec "$@" ;; esac
+        done
+    """,
+    "sacct": """
+        echo 'JobID|State|NodeList'
+        for word in "$@"; do case "$word" in [0-9]*) echo "$word|RUNNING|here" ;; esac; done
+    """,
+    "scancel": "exit 0",
+}
+"""As much of Slurm as submitit asks for; jobs are processes of this machine."""
+
+
+def test_a_study_through_slurm(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    place = tmp_path / "bin"
+    place.mkdir()
+    for name, script in STANDINS.items():
+        (place / name).write_text(f"#!/bin/sh\n{script}")
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    watch = Recorder(tmp_path / "slurm", "seed=1")
+    found = run_it(study, "smoke", tmp_path / "slurm", Slurm(minutes=7), watch)
+    assert watch.kinds("seed=0") == ["began", "ended"]
+    assert watch.kinds("seed=1") == ["began", "died", "began", "ended"]
+    asked = (place / "asked").read_text().splitlines()
+    for line in ("--cpus-per-task=1", "--time=7", "--job-name=pathmerge-trained"):
+        assert asked.count(f"#SBATCH {line}") == 3
     assert found == run_here(study, "smoke", tmp_path / "here")
