@@ -28,6 +28,16 @@ def test_the_tutorials_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert main(words[2:]) == 0, command
 
 
+def test_the_commands_of_a_study_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    commands = "".join(blocks(ROOT / "docs" / "study_local.md", "console")).splitlines()
+    assert len(commands) == 2
+    for command in commands:
+        assert main(shlex.split(command)[2:]) == 0, command
+    for name in ("table.csv", "table.parquet", "figure.png", "figure.svg", "tasks", "logs"):
+        assert (tmp_path / "results" / "lookahead-histogram" / "smoke-tuned" / name).exists()
+
+
 @pytest.mark.parametrize(
     "page",
     ["docs/tutorial.md", "docs/models.md", "docs/circuits.md", "docs/own_model.md", "docs/probes.md", "README.md"],

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from pathmerge.errors import check_range
 from pathmerge.studies.study import ScaleName
+
+if TYPE_CHECKING:
+    from pathmerge.studies.runner import Backend
 
 
 def study(
@@ -21,6 +26,9 @@ def study(
     list: bool = False,  # noqa: A002
     plan: bool = False,
     cores: int | None = None,
+    cluster: str | None = None,
+    slurm: bool = False,
+    slurm_minutes: int = 1440,
     save_every: float = 30.0,
     quiet: bool = False,
 ) -> int:
@@ -37,6 +45,9 @@ def study(
         list: List all studies with what they cost on this machine, and end.
         plan: Print the runs and what each costs, and end.
         cores: Cores to use on this machine; none: all.
+        cluster: Run on a Ray cluster: HOST:PORT of its head, or auto: the one that is running, or a new one here.
+        slurm: Run each task as a Slurm job; sbatch's environment variables (SBATCH_PARTITION) choose where.
+        slurm_minutes: The time limit of a Slurm job; at its end it is put into the queue again and goes on.
         save_every: Seconds between checkpoints.
         quiet: Show no progress.
     """
@@ -52,26 +63,49 @@ def study(
     setting = chosen.setting(scale, recipe)
     if cores is not None:
         check_range("cores", cores, 1, 1024)
+    if cluster is not None and slurm:
+        raise ValueError(f"cluster={cluster!r}: not together with --slurm; leave one of the two out")
+    if cores is not None and (cluster is not None or slurm):
+        raise ValueError(f"cores={cores}: is for this machine; leave it out with --cluster and --slurm")
+    check_range("slurm_minutes", slurm_minutes, 1, 10**6)
     if plan:
         from pathmerge.studies.show import print_plan
 
         return print_plan(chosen, setting)
     from pathmerge.studies.results import Folder
-    from pathmerge.studies.runner import Local, run_study
+    from pathmerge.studies.runner import run_study
     from pathmerge.studies.show import Watcher, print_end
 
-    print(f"{chosen.name} ({chosen.figure}) at {setting.scale} scale, recipe {setting.recipe}")
-    print(chosen.says(setting), flush=True)
-    began = time.monotonic()
     folder = Folder(root=out, study=chosen, setting=setting)
-    with Watcher(folder, quiet=quiet) as watch:
-        rows, written = run_study(
-            chosen, setting, out, Local(cores=cores or os.cpu_count() or 1), save_every=save_every, watch=watch
-        )
+    with _backend(cluster, slurm_minutes if slurm else None, cores) as backend:
+        print(f"{chosen.name} ({chosen.figure}) at {setting.scale} scale, recipe {setting.recipe}")
+        print(chosen.says(setting), flush=True)
+        began = time.monotonic()
+        with Watcher(folder, quiet=quiet) as watch:
+            rows, written = run_study(chosen, setting, out, backend, save_every=save_every, watch=watch)
     from pathmerge.viewer.report import write_study_report
 
     written.append(write_study_report(folder, rows))
     return print_end(folder, rows, time.monotonic() - began, written)
+
+
+@contextmanager
+def _backend(cluster: str | None, slurm_minutes: int | None, cores: int | None) -> Generator[Backend]:
+    """What runs the tasks. A cluster is asked before anything is written."""
+    from pathmerge.studies.runner import Local
+
+    if cluster is not None:
+        from pathmerge.studies.ray_backend import RayCluster
+
+        chosen = RayCluster(address=cluster)
+        with chosen.connected():
+            yield chosen
+    elif slurm_minutes is not None:
+        from pathmerge.studies.slurm_backend import Slurm
+
+        yield Slurm(minutes=slurm_minutes)
+    else:
+        yield Local(cores=cores or os.cpu_count() or 1)
 
 
 def claims(results: Annotated[Path, tyro.conf.Positional] = Path("results"), write: Path | None = None) -> int:

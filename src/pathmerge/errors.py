@@ -70,5 +70,9 @@ class DrawError(ValueError):
     """No attempt at an example succeeded within the bound on attempts."""
 
 
+class HeldError(ValueError):
+    """Another process is training the run."""
+
+
 class NotFiniteError(ArithmeticError):
     """A loss or gradient became infinite or not a number."""

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import gc
 import multiprocessing
+import os
 import signal
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -111,10 +112,15 @@ def _settle() -> None:
             ctypes.CDLL(None).mallopt(limit, 2**30)
 
 
-def end_with_parent(how: int = signal.SIGTERM) -> None:
-    """Have this process end when the one that started it does, where the system can see to it (Linux)."""
+def end_with_parent(how: int = signal.SIGTERM, parent: int | None = None) -> None:
+    """Have this process end when the one that started it does, where the system can see to it (Linux).
+
+    `parent` is the id of that one: it may be gone already, which the system does not tell.
+    """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(1, how)  # PR_SET_PDEATHSIG
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), how)
 
 
 @contextlib.contextmanager

@@ -9,14 +9,27 @@ of results, and all that it gives is files in that folder. So it can be killed a
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pathmerge.errors import NotFiniteError
+from pathmerge.errors import HeldError, NotFiniteError
 from pathmerge.studies.results import Folder, Outcome
 from pathmerge.studies.study import Place, Row, Setting, Task
+
+if TYPE_CHECKING:
+    from pathmerge.training.config import RunConfig
+    from pathmerge.training.run import Run
+
+PARENT = "PATHMERGE_PARENT"
+"""The environment variable with the id of the process that this one has to end with."""
+HELD_WAIT = 180.0
+"""Seconds without a sign of life after which a run that another process holds is given up. A machine that was lost may
+still be computing for a while, and the lock of a dead one lasts as long as its lease on the storage (NFS: 90 s)."""
+HELD_POLL = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +81,34 @@ def _work(folder: Folder, task: Task, order: Order) -> list[Row]:
     run = None
     threads = 1
     if task.config is not None:
-        from pathmerge.training.loop import train
-
-        run = train(task.config, folder.runs, quiet=True, save_every=order.save_every)
+        run = _train(task.config, folder.runs, order.save_every)
         threads = task.config.training.threads
     place = Place(folder=folder.path / "files" / task.name, threads=threads)
     return folder.study.measure(task, run, folder.setting, place)
+
+
+def _train(config: RunConfig, runs: Path, save_every: float) -> Run:
+    """Train; while another process holds the run and gets on with it, wait for what it leaves."""
+    from pathmerge.training.loop import train
+
+    seen, since = None, time.monotonic()
+    while True:
+        try:
+            return train(config, runs, quiet=True, save_every=save_every)
+        except HeldError:
+            sign = _sign_of_life(runs / config.run_name)
+            if sign != seen:
+                seen, since = sign, time.monotonic()
+            elif time.monotonic() - since > HELD_WAIT:
+                raise
+            time.sleep(HELD_POLL)
+
+
+def _sign_of_life(run: Path) -> list[int]:
+    """Changes whenever a checkpoint or a line of metrics is written."""
+    from pathmerge.training.run import CHECKPOINTS, METRICS
+
+    return [path.stat().st_mtime_ns for path in (run / METRICS, run / CHECKPOINTS) if path.exists()]
 
 
 def main() -> int:
@@ -81,7 +116,8 @@ def main() -> int:
     from pathmerge.parallel import end_with_parent
     from pathmerge.plugins import load_plugins
 
-    end_with_parent()
+    parent = os.environ.get(PARENT)
+    end_with_parent(parent=None if parent is None else int(parent))
     try:
         load_plugins()
         outcome = perform(Order(**json.loads(sys.argv[1])))

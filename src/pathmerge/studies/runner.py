@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pathmerge.studies.perform import Order
+from pathmerge.studies.perform import PARENT, Order
 from pathmerge.studies.results import Folder, Outcome
 from pathmerge.studies.study import Row, Setting, Study, Task
 
@@ -64,7 +64,7 @@ class Local:
                 free = self.cores - sum(count for _, count, _, _ in running)
                 while waiting and waiting[0][1] <= free:
                     order, count, tried = waiting.pop(0)
-                    running.append((order, count, tried, start(order, folder)))
+                    running.append((order, count, tried, start(order, log_of(folder.path, order.task))))
                     free -= count
                     yield Event(task=order.task, kind="began")
                 time.sleep(POLL)
@@ -78,16 +78,15 @@ class Local:
                         yield Event(task=order.task, kind="died", says=f"killed by signal {-process.returncode}")
                         waiting.insert(0, (order, count, tried + 1))
                     else:
-                        yield Event(task=order.task, kind="ended", says=last_words(folder, order.task))
+                        yield Event(task=order.task, kind="ended", says=last_words(folder.path, order.task))
         finally:
             stop([process for *_, process in running])
 
 
-def start(order: Order, folder: Folder) -> subprocess.Popen[bytes]:
-    """A process that performs an order; what it has to say goes into a file."""
-    log = log_of(folder, order.task)
+def start(order: Order, log: Path, **more: str) -> subprocess.Popen[bytes]:
+    """A process that performs an order, with more variables in its environment; what it says goes into a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", PARENT: str(os.getpid()), **more}
     with log.open("wb") as file:
         program = [sys.executable, "-m", "pathmerge.studies.perform", order.to_json()]
         return subprocess.Popen(program, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment)
@@ -103,14 +102,14 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.kill()
 
 
-def log_of(folder: Folder, task: str) -> Path:
-    return folder.path / "logs" / f"{task}.log"
+def log_of(place: Path, task: str) -> Path:
+    return place / "logs" / f"{task}.log"
 
 
-def last_words(folder: Folder, task: str) -> str:
+def last_words(place: Path, task: str) -> str:
     """The last line a process said."""
     try:
-        lines = log_of(folder, task).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = log_of(place, task).read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         return ""
     return lines[-1] if lines else ""

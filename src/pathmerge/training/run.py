@@ -7,6 +7,7 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pathmerge.errors import HeldError
 from pathmerge.training.config import RunConfig, load_config, to_toml
 from pathmerge.training.metrics import read_metrics
 from pathmerge.version import __version__
@@ -142,7 +144,9 @@ def lock(directory: Path) -> IO[str]:
     file = (directory / ".lock").open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         file.close()
-        raise ValueError(f"run={str(directory)!r}: another process is training it") from None
+        if error.errno not in (errno.EAGAIN, errno.EACCES):  # some shared file systems know no locks
+            raise ValueError(f"run={str(directory)!r}: cannot be locked: {error.strerror}") from None
+        raise HeldError(f"run={str(directory)!r}: another process is training it") from None
     return file
