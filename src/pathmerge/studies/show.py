@@ -32,22 +32,18 @@ def print_list() -> int:
     """All studies, with what each scale costs on this machine if nothing is done yet."""
     from pathmerge.studies.catalogue import STUDIES
 
-    console = Console()
+    console = Console(highlight=False)
     pace, cores = measure_pace(), os.cpu_count() or 1
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("study", "paper", "scale", "recipe", "runs", "examples", "FLOPs", "hours"):
-        words = title in ("study", "paper", "scale", "recipe")
-        table.add_column(title, justify="left" if words else "right", no_wrap=True)
     for study in STUDIES.values():
+        console.print(f"[bold]{escape(study.name)}[/bold]  {study.figure}: {escape(study.question)}", soft_wrap=True)
         for scale in SCALES:
             setting = study.setting(scale)
             cost = cost_of(study.tasks(setting), pace)
-            names = (study.name, study.figure.replace("Figure", "Fig")) if scale == SCALES[0] else ("", "")
-            numbers = (str(cost.runs or "–"), _power(cost.examples), _power(cost.flops))
-            table.add_row(*names, scale, setting.recipe if cost.runs else "", *numbers, _hours(cost.hours(cores)))
-    console.print(table)
+            runs = f"{cost.runs:>4} runs {_power(cost.examples):>8} examples {_power(cost.flops):>8} FLOPs"
+            what = runs if cost.runs else f"{'nothing is trained':>41}"
+            print(f"  {scale:7} {setting.recipe if cost.runs else '':8} {what} {duration(cost.hours(cores)):>10}")
     speeds = ", ".join(f"{speed / 1e9:.0f} GFLOP/s at width {width}" for width, speed in pace.points)
-    print(f"hours: at most, on the {cores} cores of this machine; measured: one core trains at {speeds}")
+    print(f"\nAt most, if nothing is done yet, on the {cores} cores of this machine: one trains at {speeds}.")
     return 0
 
 
@@ -62,12 +58,12 @@ def print_plan(study: Study, setting: Setting) -> int:
         run = (
             "" if task.config is None else f"  {task.config.training.examples:,} examples, {_power(cost.flops)} FLOPs,"
         )
-        print(f"  {task.name}:{run} {_hours(cost.hours(1))} h  {'' if task.config is None else task.config.run_name}")
+        print(f"  {task.name}:{run} {duration(cost.hours(1))}  {'' if task.config is None else task.config.run_name}")
     cores = os.cpu_count() or 1
     total = cost_of(tasks, pace)
     print(
         f"{len(tasks)} tasks, {total.runs} trainings, {total.examples:,} examples, {_power(total.flops)} FLOPs; "
-        f"at most {_hours(total.hours(cores))} h on {cores} cores"
+        f"at most {duration(total.hours(cores))} on {cores} cores"
     )
     return 0
 
@@ -76,8 +72,19 @@ def _power(value: float) -> str:
     return f"{value:.1e}" if value else "–"
 
 
-def _hours(value: float) -> str:
-    return f"{value:.3f}" if value < 0.1 else f"{value:,.1f}"
+def duration(hours: float) -> str:
+    """Hours as people say them."""
+    if hours < 1 / 60:
+        return f"{max(1, round(hours * 3600))} s"
+    if hours < 2:
+        return f"{hours * 60:.0f} min"
+    return (
+        f"{hours:.0f} h"
+        if hours < 100
+        else f"{hours / 24:,.0f} days"
+        if hours < 24 * 1000
+        else f"{hours / 8766:,.0f} years"
+    )
 
 
 class Watcher:

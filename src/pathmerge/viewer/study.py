@@ -79,11 +79,14 @@ def _claims(folder: Folder) -> Html:
     rows = [
         {
             "claim": verdict.claim,
-            "verdict": element("span", verdict.verdict, class_=VERDICTS.get(verdict.verdict)),
+            "verdict": element(
+                "div",
+                element("span", verdict.verdict, class_=VERDICTS.get(verdict.verdict)),
+                element("div", f"{verdict.scale}, {verdict.recipe}"),
+            ),
             "the paper says": verdict.says,
             "evidence": verdict.evidence,
             "rule": verdict.rule,
-            "at": f"{verdict.scale}, {verdict.recipe}",
         }
         for verdict in touched(folder.root, folder.study.name)
     ]
