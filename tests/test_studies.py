@@ -184,7 +184,8 @@ def test_results_of_another_config_are_refused(tmp_path: Path):
     ("words", "says"),
     [
         (["study", "sensitivty"], "did you mean sensitivity?"),
-        (["study", "sensitivity", "--scale", "laptp"], "laptp"),
+        (["study", "sensitivity", "--scale", "laptp"], "did you mean laptop?"),
+        (["study", "graph-size", "--save-every", "-1"], "save_every=-1"),
         (["study", "sensitivity", "--recipe", "tund"], "did you mean tuned?"),
         (["study", "dfs-size", "--recipe", "efficient"], "takes one of paper, tuned, matched"),
         (["study"], "--list"),
@@ -499,5 +500,10 @@ def test_smoke_decides_nothing_and_unfinished_studies_say_so(results: Path, tmp_
     folder.keep(Outcome(task="part=0", error="lost"))
     (found,) = touched(tmp_path, "lookahead-histogram")
     assert "0 of 1 tasks not done, 1 failed" in found.evidence
+    (folder.path / "study.json").write_text('{"format": "something else"}')
+    with pytest.raises(ValueError, match="is of another version"):
+        verdicts(tmp_path)
+    folder.path.rename(folder.path.parent / "moved")
+    (folder.path.parent / "moved" / "study.json").unlink()
     page = as_markdown(verdicts(tmp_path))
-    assert page.count("not run yet") == 14
+    assert page.count("not run yet") == 15

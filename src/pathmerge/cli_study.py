@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from pathmerge.errors import check_range
-from pathmerge.studies.study import ScaleName
+from pathmerge.errors import check_number, check_range
 
 if TYPE_CHECKING:
     from pathmerge.studies.runner import Backend
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 def study(
     name: Annotated[str | None, tyro.conf.Positional] = None,
-    scale: ScaleName = "laptop",
+    scale: str = "laptop",
     recipe: str | None = None,
     out: Path = Path("results"),
     list: bool = False,  # noqa: A002
@@ -61,6 +60,7 @@ def study(
         raise ValueError("study: missing; give a name, `pathmerge study --list` tells which")
     chosen = study_named(name)
     setting = chosen.setting(scale, recipe)
+    check_number("save_every", save_every, 0)
     if cores is not None:
         check_range("cores", cores, 1, 1024)
     if cluster is not None and slurm:

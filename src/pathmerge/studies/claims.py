@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pathmerge.studies import rules
-from pathmerge.studies.results import ABOUT, Folder, read_json
+from pathmerge.studies.results import ABOUT, FORMAT, VERSION, Folder, read_json
 from pathmerge.studies.rules import Found, NotEnough
 from pathmerge.studies.study import SCALES, Row, Setting
 
@@ -173,6 +173,8 @@ def settings_in(root: Path, study: str) -> list[Setting]:
     found: list[Setting] = []
     for path in sorted((root / study).glob(f"*/{ABOUT}")):
         about = read_json(path)
+        if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
+            raise ValueError(f"results: {str(path)!r} is of another version, or no study's; remove it")
         found.append(Setting(scale=str(about.get("scale")), recipe=str(about.get("recipe"))))
     return sorted(found, key=lambda setting: (SCALES.index(setting.scale), setting.recipe))
 

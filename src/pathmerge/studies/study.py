@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pathmerge.errors import check_choice
 from pathmerge.problems.distribution import Distribution
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from pathmerge.training.run import Run
 
-ScaleName = Literal["smoke", "laptop", "paper"]
-SCALES: tuple[str, ...] = get_args(ScaleName)
+SCALES = ("smoke", "laptop", "paper")
 Value = str | int | float | bool | None
 Row = dict[str, Any]
 """One line of a study's table: names and plain values."""
