@@ -147,6 +147,7 @@ class Direction(Study):
         length = max(row["length"] for row in where(rows, kind="place"))
         figure = Figure(figsize=(1.0 + 1.9 * len(layers), 0.4 + 2.2 * len(models)), layout="constrained")
         grid: Any = figure.subplots(len(models), len(layers), squeeze=False)
+        image: Any = None
         for line, (name, seed) in zip(grid, models, strict=True):
             for axes, layer in zip(line, layers, strict=True):
                 cells = where(rows, kind="place", trained_on=name, seed=seed, layer=layer)
@@ -155,11 +156,13 @@ class Direction(Study):
                     counts[cell["source"], cell["target"]] = cell["merges"]
                 totals = counts.sum(0, keepdims=True)
                 shares = np.divide(counts, totals, out=np.full(counts.shape, nan), where=totals > 0)
-                axes.imshow(shares, vmin=0, vmax=1, cmap="viridis", origin="upper")
+                image = axes.imshow(shares, vmin=0, vmax=1, cmap="viridis", origin="upper")
                 axes.set_title(f"layer {layer}: {int(counts.sum())} merges", fontsize=8)
                 axes.tick_params(labelsize=6)
                 axes.set_xlabel("target's place on the path", fontsize=7)
             line[0].set_ylabel(f"trained on {name}\nseed {seed}\nsource's place", fontsize=7)
+        bar = figure.colorbar(image, ax=grid, shrink=0.5, aspect=30)
+        bar.set_label("share of the target's merges; white: it has none", fontsize=8)
         return figure
 
 
