@@ -254,7 +254,7 @@ def test_nothing_is_left_of_a_write_that_failed(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(results.json, "dumps", full)
+    monkeypatch.setattr(json, "dumps", full)
     with pytest.raises((ValueError, OSError)):
         explain_into(tmp_path / "a", model, inputs, OPTIONS, threads=1)
     assert list((tmp_path / "a").iterdir()) == []

@@ -94,6 +94,25 @@ def written_whole(path: Path, field: str = "out") -> Generator[Path]:
             temporary.unlink()
 
 
+def read_json(path: Path, kind: type[Any] = dict, field: str = "out") -> Any:
+    """What a file of a folder of ours holds; one line if it cannot be read or is damaged."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{field}: {str(path)!r}: {error.strerror}") from None
+    except ValueError:
+        values = None
+    if not isinstance(values, kind):
+        raise ValueError(f"{field}: {str(path)!r} is damaged; remove it, or choose another folder")
+    return values
+
+
+def write_json(path: Path, values: Any, field: str = "out") -> None:
+    """Write it whole or not at all."""
+    with written_whole(path, field) as temporary:
+        temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -10,7 +10,6 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from pathmerge.circuits.explain import explain_all, warm_up
 from pathmerge.circuits.files import Circuit, load_circuit
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.summary import summarise
-from pathmerge.files import written_whole
+from pathmerge.files import read_json, write_json
 from pathmerge.heldout import hold_out
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
@@ -81,7 +80,7 @@ def explain_into(
 ) -> tuple[list[Circuit], dict[str, Any]]:
     """Explain what is not there yet; returns all circuits and the summary, which is also written."""
     open_folder(folder, model, inputs, options)
-    known = _read(folder / SKIPPED, list) if (folder / SKIPPED).exists() else []
+    known = read_json(folder / SKIPPED, list) if (folder / SKIPPED).exists() else []
     skipped: set[str] = {str(name) for name in known}
     circuits: list[Circuit] = []
     asked: set[str] = set()
@@ -103,7 +102,7 @@ def explain_into(
             ):
                 if circuit is None:
                     skipped.add(path.name)
-                    _write(folder / SKIPPED, sorted(skipped))
+                    write_json(folder / SKIPPED, sorted(skipped))
                 else:
                     circuit.save(path)
                     circuits.append(circuit)
@@ -114,9 +113,9 @@ def explain_into(
     if computed:
         pace: float | None = seconds / computed
     else:
-        pace = _read(folder / SUMMARY, dict).get("seconds_per_input") if (folder / SUMMARY).exists() else None
+        pace = read_json(folder / SUMMARY, dict).get("seconds_per_input") if (folder / SUMMARY).exists() else None
     summary = summarise(circuits, skipped=len(skipped & asked), seconds_per_input=pace)
-    _write(folder / SUMMARY, summary)
+    write_json(folder / SUMMARY, summary)
     return circuits, summary
 
 
@@ -126,19 +125,6 @@ def _load(path: Path, batch: Batch, index: int) -> Circuit:
     if circuit.input.tokens != tuple(batch.tokens[index].tolist()):
         raise ValueError(f"path={str(path)!r}: is the circuit of another input; remove it, or choose another folder")
     return circuit
-
-
-def _read(path: Path, kind: type[Any]) -> Any:
-    """What a file of this folder holds; one line if it is damaged."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"out: {str(path)!r}: {error.strerror}") from None
-    except ValueError:
-        values = None
-    if not isinstance(values, kind):
-        raise ValueError(f"out: {str(path)!r} is damaged; remove it, or choose another folder")
-    return values
 
 
 def _stretches(flags: Sequence[bool]) -> list[tuple[int, int, bool]]:
@@ -159,7 +145,7 @@ def open_folder(folder: Path, model: Any, inputs: Inputs, options: Options) -> N
     }
     path = folder / ABOUT
     if path.exists():
-        found = _read(path, dict)
+        found = read_json(path, dict)
         for name, value in about.items():
             there = found.get(name)
             if there != value:
@@ -174,7 +160,7 @@ def open_folder(folder: Path, model: Any, inputs: Inputs, options: Options) -> N
         raise ValueError(f"out={str(folder)!r}: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise ValueError(f"out={str(folder)!r}: cannot be written to")
-    _write(path, about)
+    write_json(path, about)
 
 
 def _difference(name: str, there: Any, asked: Any) -> str:
@@ -197,8 +183,3 @@ def weights_hash(model: Any) -> str:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
     return digest.hexdigest()[:16]
-
-
-def _write(path: Path, values: Any) -> None:
-    with written_whole(path, "out") as temporary:
-        temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")

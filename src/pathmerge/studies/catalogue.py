@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathmerge.errors import check_known
-from pathmerge.studies.circuits import Circuits, Direction
+from pathmerge.studies.circuits import Circuits
 from pathmerge.studies.dfs import DFSModel, DFSPadding, DFSSize
+from pathmerge.studies.direction import Direction
 from pathmerge.studies.graph_size import GraphSize
 from pathmerge.studies.lookahead_histogram import LookaheadHistogram
 from pathmerge.studies.model_size import ModelSize, RotaryModel

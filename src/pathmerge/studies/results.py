@@ -13,7 +13,6 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from pathmerge.files import written_whole
+from pathmerge.files import read_json, write_json, written_whole
 from pathmerge.studies.study import Row, Setting, Study, Task, Value
 from pathmerge.version import __version__
 
@@ -177,24 +176,6 @@ def _column(values: Sequence[Any]) -> Any:
     if len(kinds) > 1:
         return pa.array([None if value is None else str(value) for value in values])
     return pa.array(values)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """What a file of a results folder holds; one line if it cannot be read."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"out: {str(path)!r}: {error.strerror}") from None
-    except ValueError:
-        values = None
-    if not isinstance(values, dict):
-        raise ValueError(f"out: {str(path)!r} is damaged; remove it, or choose another folder")
-    return values
-
-
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    with written_whole(path) as temporary:
-        temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
 def _check(path: Path, about: Mapping[str, Any]) -> None:
