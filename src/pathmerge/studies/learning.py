@@ -112,6 +112,8 @@ class LearningStudy(Study):
 
     def draw_curves(self, panels: Sequence[Axes], rows: Sequence[Row], axis: str, *, least: bool) -> None:
         """Training loss, then each test loss, against examples or FLOPs."""
+        from matplotlib.ticker import EngFormatter
+
         columns = {"train_loss": "training loss", **{f"test_loss{s}": f"loss on {w}" for s, w in self.tests.items()}}
         values = distinct(rows, self.varied)
         for panel, (column, words) in zip(panels, columns.items(), strict=True):
@@ -128,6 +130,8 @@ class LearningStudy(Study):
             panel.set_ylabel(words + (", least of the seeds" if least else ""), fontsize=8)
             if axis == "flops":
                 panel.set_xscale("log")
+            else:
+                panel.xaxis.set_major_formatter(EngFormatter(sep=""))
             panel.grid(alpha=0.25, linewidth=0.5)
             panel.spines[["top", "right"]].set_visible(False)
 
