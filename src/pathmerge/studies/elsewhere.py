@@ -53,18 +53,18 @@ class Attempt:
         return replace(self, deaths=self.deaths + 1) if self.deaths + 1 < TRIES else None
 
 
-def carry_out(order: Order, place: str, plugins: str) -> News:
+def carry_out(order: Order, place: str, plugins: str, end: str | None = None) -> News:
     """Perform an order in a child of this process, on whatever machine this is.
 
-    `place` is the folder of the study. An exception in between (the task is taken back) ends the child with a
-    checkpoint.
+    `place` is the folder of the study. An exception in between, or a file called `end` (the task is taken back), ends
+    the child with a checkpoint.
     """
     host = socket.gethostname()
     if not (Path(place) / ABOUT).is_file():
         return News(kind="failed", says=f"out={place!r}: is not there on {host}; all machines must share it")
     process = start(order, log_of(Path(place), order.task), **{VARIABLE: plugins})
     try:
-        while process.poll() is None:
+        while process.poll() is None and not (end and Path(end).exists()):
             time.sleep(POLL)  # short waits: a long one could not be interrupted
     finally:
         stop([process])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from pathmerge.plugins import VARIABLE
@@ -155,10 +157,10 @@ def _signals_kept() -> Generator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def work(order: Order, place: str, plugins: str) -> Generator[News]:
+def work(order: Order, place: str, plugins: str, end: str) -> Generator[News]:
     """What Ray runs, on one of its machines."""
     yield News(kind="began", says=f"on {socket.gethostname()}")
-    yield carry_out(order, place, plugins)
+    yield carry_out(order, place, plugins, end)
 
 
 def _follow(attempts: Sequence[Attempt], folder: Folder) -> Iterator[Event]:
@@ -167,10 +169,11 @@ def _follow(attempts: Sequence[Attempt], folder: Folder) -> Iterator[Event]:
     task = ray.remote(work)
     plugins = os.environ.get(VARIABLE, "")
     place = str(folder.path.resolve())
+    end = folder.path.resolve() / f".end-{secrets.token_hex(8)}"
 
     def send(attempt: Attempt) -> Stream:
         options = {"num_cpus": attempt.cores, "max_retries": 0, "num_returns": "streaming", "name": attempt.order.task}
-        return task.options(**options).remote(attempt.order, place, plugins)
+        return task.options(**options).remote(attempt.order, place, plugins, str(end))
 
     landing = Landing(folder=folder)
     away = {send(attempt): attempt for attempt in attempts}
@@ -200,7 +203,7 @@ def _follow(attempts: Sequence[Attempt], folder: Folder) -> Iterator[Event]:
                     away[send(again)] = again
             yield from landing.landed()
     finally:
-        _take_back(list(away))
+        _take_back(list(away), end)
 
 
 def _next(stream: Stream) -> News:
@@ -220,18 +223,25 @@ def _next(stream: Stream) -> News:
         return News(kind="lost", says="its worker ended without a word")
 
 
-def _take_back(streams: Sequence[Stream]) -> None:
-    """Have tasks end, those that run with a checkpoint, and wait for it."""
+def _take_back(streams: Sequence[Stream], end: Path) -> None:
+    """Have tasks end, those that run with a checkpoint, and wait for it.
+
+    Ray takes back those that wait. Those that run look for a file: Ray would send their worker a SIGINT, which a worker
+    that was started in the background of a shell never gets.
+    """
     import ray
     from ray.exceptions import RayError
 
-    left, deadline = list(streams), time.monotonic() + STOP_WAIT
-    with suppress(RayError):
-        for stream in left:
-            ray.cancel(stream)
-        while left and time.monotonic() < deadline:
-            ready, _ = ray.wait(left, num_returns=len(left), timeout=POLL, fetch_local=False)
-            left = [stream for stream in left if stream not in ready or _next(stream).kind == "began"]
+    if not streams:
+        return
+    end.touch()
+    try:
+        with suppress(RayError):
+            for stream in streams:
+                ray.cancel(stream)
+            ray.wait([stream.completed() for stream in streams], num_returns=len(streams), timeout=STOP_WAIT)
+    finally:
+        end.unlink(missing_ok=True)
 
 
 def _line(error: BaseException | str) -> str:
