@@ -238,14 +238,9 @@ def _finished(directory: Path) -> str | None:
 def _print_end(run: Run, before: str | None) -> None:
     lines = run.metrics()
     last = next((line for line in reversed(lines) if line["kind"] == "validation"), None)
-    words = {
-        "examples": "all examples seen",
-        "decay": "the rate has fallen to its end",
-        "minutes": "the time is up",
-        "converged": "converged",
-        "converged_each": "converged at each difficulty",
-    }
-    reason = words.get(run.finished or "", "not finished")
+    from pathmerge.training.run import ENDS
+
+    reason = ENDS.get(run.finished or "", "not finished")
     said = "finished before" if before else "finished"
     print(f"{said}: {reason} after {run.examples:,} examples")
     if last is not None:

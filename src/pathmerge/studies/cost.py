@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pathmerge.encodings.language import PAD as TEXT_PAD
 from pathmerge.models.config import Edges, ModelConfig
 from pathmerge.problems.distribution import Distribution
 from pathmerge.recipes import recipe
@@ -90,8 +91,9 @@ def parameters_of(model: ModelConfig) -> int:
 def tokens_of(problem: Distribution, edges: bool) -> float:
     """The mean number of tokens that are not padding; an edge is one token for models of edges."""
     size = min(problem.input_size, LARGEST_DRAWN)
-    batch = replace(problem, input_size=size).sample(64, seed=0, threads=1)
-    pad = 0 if problem.name == "language" else problem.layout.pad - (problem.input_size - size) // 3
+    drawn = replace(problem, input_size=size)
+    batch = drawn.sample(64, seed=0, threads=1)
+    pad = TEXT_PAD if problem.name == "language" else drawn.layout.pad
     used = float((np.asarray(batch.tokens) != pad).sum(1).mean())
     whole = used * problem.input_size / size
     return (whole - 5) / 3 + 1 if edges else whole

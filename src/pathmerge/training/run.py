@@ -31,6 +31,15 @@ CONFIG, METRICS, CHECKPOINTS, WEIGHTS, VERSIONS = (
     "versions.json",
 )
 
+ENDS = {
+    "examples": "all examples seen",
+    "decay": "the rate has fallen to its end",
+    "minutes": "the time is up",
+    "converged": "converged",
+    "converged_each": "converged at each difficulty",
+}
+"""Why a run ended, in words."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:

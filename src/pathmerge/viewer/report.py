@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pathmerge.files import check_output, written_whole
+from pathmerge.files import check_output, read_json, written_whole
 from pathmerge.studies.catalogue import study_named
-from pathmerge.studies.results import ABOUT, RUNS, Folder, read_json
+from pathmerge.studies.results import ABOUT, RUNS, Folder
 from pathmerge.studies.study import Row, Setting
 from pathmerge.training.run import CONFIG
 from pathmerge.viewer.demo import COMPILED, demo_page
@@ -34,7 +34,7 @@ def page_of(path: Path) -> str:
     if (path / ABOUT).is_file():
         folder = folder_at(path)
         tasks = folder.study.tasks(folder.setting)
-        folder.open(tasks)
+        folder.check(tasks)
         return study_page(folder, folder.rows(tasks))
     if (path / COMPILED).is_dir() and (runs := sorted((path / RUNS).glob(f"*/{CONFIG}"))):
         return demo_page(path, demo_runs([file.parent for file in runs]))

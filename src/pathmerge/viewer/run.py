@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from pathmerge.evaluation.accuracy import Table
+from pathmerge.files import read_json
 from pathmerge.recipes import RECIPES, recipe, track_of
-from pathmerge.studies.results import read_json
 from pathmerge.training.config import RunConfig, load_config, to_toml
 from pathmerge.training.metrics import read_metrics
-from pathmerge.training.run import CONFIG, METRICS, read_versions
+from pathmerge.training.run import CONFIG, ENDS, METRICS, read_versions
 from pathmerge.viewer import circuits
 from pathmerge.viewer.examples import answered_problems, example_problems
 from pathmerge.viewer.figure import drawn, kept
@@ -28,13 +28,6 @@ from pathmerge.viewer.table import Shown, number, table
 
 EVALUATION = "evaluation"
 """The name of the files that `pathmerge evaluate` writes into a run's directory, without what it ends in."""
-ENDS = {
-    "examples": "all examples seen",
-    "decay": "the rate has fallen to its end",
-    "minutes": "the time is up",
-    "converged": "converged",
-    "converged_each": "converged at each difficulty",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
