@@ -59,7 +59,7 @@ def operation(layer: int, source: int, target: int, **fields: Any) -> Operation:
         direction="none",
         distance=None,
     )
-    return replace(plain, **fields)
+    return plain._replace(**fields)
 
 
 @cache
@@ -495,7 +495,7 @@ def test_a_line_is_thicker_the_more_important_its_operation_is():
         falls = [fall[level, row_at[round(line.start[0], 6)], row_at[round(line.end[0], 6)]] for line in here]
         assert np.argsort([line.width for line in here]).tolist() == np.argsort(falls).tolist()
     # Against the thresholds: a change of the product by √d/κ1 = 0.2 is as important as a fall of the logit by α = 0.4.
-    mixed = [(op, replace(op, drop=(0.0, 9.0), change=((op.drop[0] or 0.0) / 2, 9.0))) for op in circuit.operations]
+    mixed = [(op, op._replace(drop=(0.0, 9.0), change=((op.drop[0] or 0.0) / 2, 9.0))) for op in circuit.operations]
     bent = replace(
         circuit,
         operations=tuple(pair[place % 2] for place, pair in enumerate(mixed)),
@@ -675,7 +675,7 @@ def noisy_with(lookahead: int, seed: int) -> Circuit:
     circuit = merging(32, lookahead, 3, seed)
     back = {"forward": "backward", "same": "same"}
     more = [
-        replace(op, source=op.target, target=op.source, layer=max(0, op.layer - 1), direction=back[op.direction])
+        op._replace(source=op.target, target=op.source, layer=max(0, op.layer - 1), direction=back[op.direction])
         for op in circuit.operations
     ]
     return with_operations(circuit, more)  # pyright: ignore[reportArgumentType]
@@ -810,7 +810,7 @@ def test_screened_circuits_do_not_know_what_is_largest_of_a_vertex():
 
 def test_copies_are_not_merges():
     circuit = merging()
-    copies = replace(circuit, operations=tuple(replace(op, kind="copy") for op in circuit.operations))
+    copies = replace(circuit, operations=tuple(op._replace(kind="copy") for op in circuit.operations))
     assert figures.merge_places([circuit], "strict").counts.sum() > 0
     assert figures.merge_places([copies], "strict").counts.sum() == 0
     assert not any(figures.merge_distances([copies], "strict"))

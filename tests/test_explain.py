@@ -284,7 +284,7 @@ def test_a_circuit_that_misses_or_adds_an_operation_loses_recall_or_precision() 
     fewer = [replace(c, strict=replace(c.strict, kept=c.strict.kept[1:])) for c in circuits]
     found = recovery(fewer)
     assert (found.missing, found.precision) == (4, 1.0)
-    moved = [replace(c, operations=tuple(replace(o, source=o.target) for o in c.operations)) for c in circuits]
+    moved = [replace(c, operations=tuple(o._replace(source=o.target) for o in c.operations)) for c in circuits]
     assert recovery(moved).found == 0
 
 

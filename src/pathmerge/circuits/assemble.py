@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Iterator
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
@@ -31,7 +31,7 @@ def assemble(made: Draft, batch: Batch, index: int, tokens: Tensor, options: Opt
         input=_input(batch, index, made.frame, tokens),
         model=about,
         prediction=made.prediction,
-        logit=_rounded(np.array(made.logit)).item(),
+        logit=next(_rounded(np.array(made.logit))).item(),
         correct=made.correct,
         method=Method(
             mode=options.mode,
@@ -53,39 +53,28 @@ def assemble(made: Draft, batch: Batch, index: int, tokens: Tensor, options: Opt
 
 
 def _operations(made: Draft) -> tuple[Operation, ...]:
-    positions, count = made.frame.positions, len(made.operations)
-    columns = zip(
-        made.operations.tolist(),
-        _rounded(made.weight).tolist(),
-        (made.by @ np.array([1, 2])).tolist(),
-        _pairs(made.drop),
-        _pairs(made.change),
-        _features(made.frame, made.target_features, count),
-        _features(made.frame, made.source_features, count),
+    count = len(made.operations)
+    layer, head, target, source, kind, way, distance = made.operations.T.tolist()
+    targets, sources = made.target_features, made.source_features
+    parts = (made.weight, made.drop, made.change, targets.value, sources.value)
+    weight, drop, change, in_target, in_source = _rounded(*parts)
+    columns = (
+        layer,
+        head,
+        map(made.frame.positions.__getitem__, target),
+        map(made.frame.positions.__getitem__, source),
+        weight.tolist(),
+        map(PERTURBATIONS.__getitem__, (made.by @ np.array([1, 2])).tolist()),
+        _pairs(drop),
+        _pairs(change),
+        _features(made.frame, targets, in_target, count),
+        _features(made.frame, sources, in_source, count),
+        map(KINDS.__getitem__, kind),
         _grouped(made.matched.which.tolist(), made.matched.at, count),
-        strict=True,
+        map(DIRECTIONS.__getitem__, way),
+        [None if steps < 0 else steps for steps in distance],
     )
-    return tuple(
-        Operation(
-            layer=layer,
-            head=head,
-            target=positions[target],
-            source=positions[source],
-            weight=weight,
-            by=PERTURBATIONS[by],
-            drop=drop,
-            change=change,
-            target_features=of_target,
-            source_features=of_source,
-            kind=KINDS[kind],
-            matched=matched,
-            direction=DIRECTIONS[way],
-            distance=None if distance < 0 else distance,
-        )
-        for (
-            (layer, head, target, source, kind, way, distance), weight, by, drop, change, of_target, of_source, matched
-        ) in columns
-    )  # fmt: skip
+    return tuple(_tuples(Operation, *columns))
 
 
 def _reading(frame: Frame, made: ReadingDraft) -> Reading:
@@ -117,11 +106,18 @@ def _contents(names: np.ndarray, sets: np.ndarray) -> tuple[tuple[tuple[int, ...
     return tuple(tuple(each[layer * rows : (layer + 1) * rows]) for layer in range(layers))
 
 
-def _features(frame: Frame, listed: Listed, count: int) -> list[tuple[Feature, ...]]:
+def _features(frame: Frame, listed: Listed, changes: np.ndarray, count: int) -> list[tuple[Feature, ...]]:
     """For each operation the features it depends on."""
-    names = frame.features
-    kinds, values = zip(*(names[f] for f in listed.which.tolist()), strict=True) if len(listed.which) else ((), ())
-    return _grouped(map(Feature, kinds, values, _rounded(listed.value).tolist()), listed.at, count)
+    kinds, values = zip(*frame.features, strict=True)
+    which = listed.which.tolist()
+    found = _tuples(Feature, map(kinds.__getitem__, which), map(values.__getitem__, which), changes.tolist())
+    return _grouped(found, listed.at, count)
+
+
+def _tuples(kind: type[Value], *columns: Iterable[Any]) -> Iterator[Value]:
+    """Named tuples from their fields, column by column; four times as fast as calling the type for each."""
+    make: Any = partial(tuple.__new__, kind)  # pyright: ignore[reportArgumentType]
+    return map(make, zip(*columns, strict=True))
 
 
 def _grouped(values: Iterable[Value], at: np.ndarray, count: int) -> list[tuple[Value, ...]]:
@@ -157,21 +153,21 @@ def _input(batch: Batch, index: int, frame: Frame, tokens: Tensor) -> Input:
 
 def _pairs(values: np.ndarray) -> list[tuple[float | None, float | None]]:
     """Two numbers for each operation; none where one was not measured."""
-    found = _rounded(values)
-    missing = np.isnan(found)
+    missing = np.isnan(values)
     if missing.any():
-        found = found.astype(object)
-        found[missing] = None
-    return list(map(tuple, found.tolist()))
+        values = values.astype(object)
+        values[missing] = None
+    return list(zip(*values.T.tolist(), strict=True)) if len(values) else []
 
 
-def _rounded(values: np.ndarray) -> np.ndarray:
-    """With six digits: what float32 knows."""
-    wide = np.asarray(values, np.float64)
+def _rounded(*parts: np.ndarray) -> Iterator[np.ndarray]:
+    """Arrays with six digits: what float32 knows."""
+    wide = np.concatenate([part.reshape(-1) for part in parts], dtype=np.float64)
     with np.errstate(divide="ignore"):
         digits = 5 - np.floor(np.log10(np.abs(wide)))
     factor = 10.0 ** np.where(np.isfinite(digits), np.clip(digits, -300, 300), 0)
-    return np.round(wide * factor) / factor
+    found = np.split(np.round(wide * factor) / factor, np.cumsum([part.size for part in parts])[:-1])
+    return (own.reshape(part.shape) for own, part in zip(found, parts, strict=True))
 
 
 @cache

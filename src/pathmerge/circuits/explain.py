@@ -144,7 +144,7 @@ def _explain(
         if not frames:
             return [None for _ in indices]
         trace = record(subject, tokens[[index in frames for index in indices]])
-    answers = responses(trace, list(frames.values()))
+    answers = [responses(trace, g, frame) for g, frame in enumerate(frames.values())]
     if options.mode == "exact":
         layers, passes = measure_all(trace, options)
     else:

@@ -9,9 +9,7 @@ Shapes: F features, T tokens, n rows of an input, H heads, K width of a query.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -23,20 +21,25 @@ from pathmerge.circuits.trace import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Responses:
-    """The products of one layer when a feature is perturbed in one of the two rows, for one input."""
+    """The products of one layer when a feature is perturbed in one of the two rows, for one input.
 
+    Targets j are counted from `begin` on: in the last layer only the last row's queries can matter.
+    """
+
+    begin: int
     products: np.ndarray
-    """Q_j·K_i, unperturbed, H x n x n (j, i)."""
+    """Q_j·K_i, unperturbed, H x j x i."""
     target: np.ndarray
-    """Q̃_j·K_i, H x F x n x n (j, i)."""
+    """Q̃_j·K_i, H x j x F x i."""
     source: np.ndarray
-    """Q_j·K̃_i, H x F x n x n (i, j)."""
+    """Q_j·K̃_i, H x i x F x j."""
 
     def of(self, operations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How much they change the products of some operations (S x 3: head, target, source), S x F each."""
         head, target, source = operations.T
+        target = target - self.begin
         was = self.products[head, target, source][:, None]
-        return self.target[head, :, target, source] - was, self.source[head, :, source, target] - was
+        return self.target[head, target, :, source] - was, self.source[head, source, :, target] - was
 
 
 def perturbed_inputs(tokens: Tensor, rows: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
@@ -52,46 +55,43 @@ def perturbed_inputs(tokens: Tensor, rows: Tensor, frame: Frame) -> tuple[Tensor
 
 
 @torch.no_grad()
-def responses(trace: Trace, frames: Sequence[Frame]) -> list[list[Responses]]:
-    """For each input, for each layer, how all products respond to all features."""
-    model = trace.model
-    limits = list(pairwise(trace.first.tolist()))
-    inputs = [
-        perturbed_inputs(tokens, trace.rows[low:high], frame)
-        for tokens, frame, (low, high) in zip(trace.tokens, frames, limits, strict=True)
-    ]
-    copies, without = (torch.cat(parts) for parts in zip(*inputs, strict=True))
-    embedded = model.embed(copies, without).split([len(part) for part, _ in inputs])
-    own = [x[:, trace.rows[low:high]].flatten(0, 1) for x, (low, high) in zip(embedded, limits, strict=True)]
-    x, parts = torch.cat(own), list(pairwise(np.cumsum([0, *map(len, own)]).tolist()))
-    base = [torch.arange(low, high).repeat(len(part)) for (part, _), (low, high) in zip(inputs, limits, strict=True)]
-    places = torch.cat(base)
-    rows = trace.rows[places]
-    found: list[list[Responses]] = [[] for _ in frames]
-    for at, layer in enumerate(trace.layers):
-        q, k, v = model.project(at, x, rows)
+def responses(trace: Trace, g: int, frame: Frame) -> list[Responses]:
+    """For each layer, how all products of input g respond to all features.
+
+    Row by row, and for each row feature by feature, so that one product with the weights mixes all of them.
+    """
+    model, last = trace.model, trace.model.layers - 1
+    own = slice(trace.first[g], trace.first[g + 1])
+    rows = trace.rows[own]
+    n, count = len(rows), len(frame.features)
+    x = model.embed(*perturbed_inputs(trace.tokens[g], rows, frame)).transpose(0, 1)[rows].flatten(0, 1)
+    each = torch.arange(n).repeat_interleave(count)
+    places = rows[each]
+    found: list[Responses] = []
+    for at, layer in enumerate(trace.layers[:-1]):
+        q, k, v = model.project(at, x, places)
         assert q is not None
-        for own, (low, high), (begin, end) in zip(found, limits, parts, strict=True):
-            own.append(_responses(layer.q[low:high], layer.k[low:high], q[begin:end], k[begin:end]))
-        if at + 1 == len(trace.layers):
-            break
-        mixed = torch.empty(v.shape)
-        for (low, high), (begin, end) in zip(limits, parts, strict=True):
-            values = v[begin:end].view(-1, high - low, *v.shape[1:]).transpose(1, 2)
-            sums = torch.matmul(layer.pattern[:, low:high, : high - low], values)
-            mixed[begin:end] = sums.transpose(1, 2).flatten(0, 1)
-        x = model.update(at, x, mixed, layer.gate.index_select(0, places))
-    return found
+        found.append(_responses(layer.q[own], layer.k[own], q, k))
+        values = v.view(n, count, *v.shape[1:]).permute(2, 0, 1, 3).flatten(2)
+        mixed = torch.matmul(layer.pattern[:, own, :n], values).view(-1, n, count, v.shape[2])
+        x = model.update(at, x, mixed.permute(1, 2, 0, 3).flatten(0, 1), layer.gate[own].index_select(0, each))
+    _, k, _ = model.project(last, x, places, queries=False)
+    q, _, _ = model.project(last, x[-count:], places[-count:])
+    assert q is not None
+    layer = trace.layers[last]
+    return [*found, _responses(layer.q[own][-1:], layer.k[own], q, k)]
 
 
 def _responses(base_q: Tensor, base_k: Tensor, q: Tensor, k: Tensor) -> Responses:
-    """From one input's queries and keys, recorded (n x H x K) and with each feature perturbed (F·n x H x K)."""
-    shape = (base_q.shape[1], -1, len(base_q), len(base_q))
+    """From queries and keys, recorded (j or i x H x K) and with each feature perturbed (j·F or i·F x H x K);
+    the queries may be of the last rows only."""
+    targets, sources, heads = len(base_q), len(base_k), base_q.shape[1]
     keys, queries = base_k.permute(1, 2, 0), base_q.permute(1, 2, 0)
     return Responses(
+        begin=sources - targets,
         products=torch.matmul(base_q.transpose(0, 1), keys).numpy(),
-        target=torch.matmul(q.transpose(0, 1), keys).view(shape).numpy(),
-        source=torch.matmul(k.transpose(0, 1), queries).view(shape).numpy(),
+        target=torch.matmul(q.transpose(0, 1), keys).view(heads, targets, -1, sources).numpy(),
+        source=torch.matmul(k.transpose(0, 1), queries).view(heads, sources, -1, targets).numpy(),
     )
 
 

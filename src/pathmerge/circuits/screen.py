@@ -114,7 +114,7 @@ def candidates(
         for response, layer, possible in zip(given, trace.layers, found, strict=True):
             following = np.empty_like(sets)
             links.linkable(
-                response.products, response.target, response.source, np.float32(threshold), sets,
+                response.begin, response.products, response.target, response.source, np.float32(threshold), sets,
                 len(frame.vertices), frame.edge_features, frame.query_features, layer.allowed.numpy(), begin, possible,
                 following,
             )  # fmt: skip

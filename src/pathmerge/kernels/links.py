@@ -6,41 +6,44 @@ from pathmerge.kernels.compile import float_kernel
 
 
 @float_kernel
-def linkable(products, target, source, threshold, sets, vertices, edges, query, allowed, begin, out, following):
+def linkable(
+    after, products, target, source, threshold, sets, vertices, edges, query, allowed, begin, out, following
+):  # fmt: skip
     """out[h, begin + j, i, way]: whether the features that respond (way 0: fall, 1: rise, by more than `threshold`) and
     are contained in the rows' sets make row j reading row i a merge or a copy.
 
-    products: H x n x n, q·k; target, source: H x F x n x n, the same with each feature perturbed in row j (.. x j x i)
-    or in row i (.. x i x j). sets: n x F, bool. The first `vertices` features are vertices. edges: E x 2, features of
-    an edge's two positions; query: those of start and goal in the query. following: the sets if all these operations
-    carried over what their source holds.
+    products: H x j x i, q·k; target (H x j x F x i) and source (H x i x F x j): the same with each feature perturbed in
+    row j, or in row i. Rows j are those from `after` on, and counted from there in these arrays. sets: n x F, bool. The
+    first `vertices` features are vertices. edges: E x 2, features of an edge's two positions; query: those of start and
+    goal in the query. following: the sets if all these operations carried over what their source holds.
     """
     n, features = sets.shape
     for j in range(n):
         for f in range(features):
             following[j, f] = sets[j, f]
     for h in range(out.shape[0]):
-        for j in range(n):
+        for j in range(after, n):
+            at = j - after
             for i in range(n):
                 fall, rise = False, False
                 if allowed[h, begin + j, i]:
-                    was = products[h, j, i]
+                    was = products[h, at, i]
                     for f in range(vertices):
                         if sets[j, f] and sets[i, f]:
-                            one, other = target[h, f, j, i] - was, source[h, f, i, j] - was
+                            one, other = target[h, at, f, i] - was, source[h, i, f, at] - was
                             fall |= one < -threshold and other < -threshold
                             rise |= one > threshold and other > threshold
                     for e in range(edges.shape[0]):
                         for turn in range(2):
                             a, b = edges[e, turn], edges[e, 1 - turn]
                             if sets[j, a] and sets[i, b]:
-                                one, other = target[h, a, j, i] - was, source[h, b, i, j] - was
+                                one, other = target[h, at, a, i] - was, source[h, i, b, at] - was
                                 fall |= one < -threshold and other < -threshold
                                 rise |= one > threshold and other > threshold
                     if j == n - 1:
                         for e in range(query.shape[0]):
                             if sets[i, query[e]]:
-                                other = source[h, query[e], i, j] - was
+                                other = source[h, i, query[e], at] - was
                                 fall |= other < -threshold
                                 rise |= other > threshold
                 out[h, begin + j, i, 0], out[h, begin + j, i, 1] = fall, rise
