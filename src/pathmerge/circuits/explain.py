@@ -45,7 +45,7 @@ from pathmerge.parallel import forked
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import SearchDistribution
 
-TOGETHER = 8
+TOGETHER = 16
 """Inputs that a process works on at once."""
 RESPONSES = 2**24
 """Numbers in all responses of these inputs."""

@@ -125,9 +125,8 @@ def _through(trace: Trace, passes: Passes, at: int, skip: float) -> Passes:
     layer, model = trace.layers[at], trace.model
     q, k, v = model.project(at, passes.x, _positions(trace, passes))
     assert q is not None
-    stale, fresh = _scores(trace, passes, k, layer.q), _scores(trace, passes, q, layer.k)
-    asked = np.arange(len(passes.rows))
-    first, rows, source, mixed = _attend(trace, layer, passes, asked, q, k, v, fresh, stale)
+    stale, asked = _scores(trace, passes, k, layer.q), np.arange(len(passes.rows))
+    first, rows, source, mixed = _attend(trace, layer, passes, asked, q, k, v, stale)
     after = model.update(at, _before(trace, layer, passes, first, rows, source), mixed)
     following = Passes(passes.owner, first, rows, after)
     return _moved(trace, following, trace.layers[at + 1].x, skip) if skip else following
@@ -186,17 +185,17 @@ def _attend_whole(trace: Trace, at: int, g: int, q: Tensor, k: Tensor, v: Tensor
 def _finish(trace: Trace, passes: Passes, watched: Watched, tokens: np.ndarray) -> Outcome:
     """The last layer: its last row only."""
     layer, model, at = trace.layers[-1], trace.model, len(trace.layers) - 1
-    _, k, v = model.project(at, passes.x, _positions(trace, passes), queries=False)
+    positions = _positions(trace, passes)
+    _, k, v = model.project(at, passes.x, positions, queries=False)
     # Of the changed rows only the last needs a query; the others' are never read.
     mine = np.flatnonzero(passes.rows == passes.each(trace.counts) - 1)
     asked = np.full(len(passes.rows), -1)
     asked[mine] = np.arange(len(mine))
-    asking = single_rows(passes.each(np.arange(len(trace)))[mine], passes.rows[mine], passes.x[torch.from_numpy(mine)])
-    q, fresh = layer.q[:0], torch.empty(len(layer.scores), 0, layer.scores.shape[2])
+    q = layer.q[:0]
     if len(mine):
-        q, _, _ = model.project(at, asking.x, _positions(trace, asking))
+        chosen = torch.from_numpy(mine)
+        q, _, _ = model.project(at, passes.x.index_select(0, chosen), positions.index_select(0, chosen))
         assert q is not None
-        fresh = _scores(trace, asking, q, layer.k)
     begin, count = trace.first[passes.owner], trace.counts[passes.owner]
     places, change = np.empty(layer.scores.shape[2], np.int64), np.empty(len(passes), np.float32)
     kernels.changes(
@@ -206,7 +205,7 @@ def _finish(trace: Trace, passes: Passes, watched: Watched, tokens: np.ndarray) 
     stale = torch.empty(len(layer.scores), len(k), 1)
     last = passes.each(trace.first[1:]) - 1
     kernels.last_scores(_array(k), last, _array(layer.q), np.float32(trace.scale), stale.numpy())
-    first, rows, source, mixed = _attend(trace, layer, passes, asked, q, k, v, fresh, stale, last_only=True)
+    first, rows, source, mixed = _attend(trace, layer, passes, asked, q, k, v, stale, last_only=True)
     token = tokens[passes.owner]
     logit = trace.logits.numpy()[passes.owner, token]
     if len(rows):
@@ -216,12 +215,12 @@ def _finish(trace: Trace, passes: Passes, watched: Watched, tokens: np.ndarray) 
     return Outcome(logit, change)
 
 
-def _scores(trace: Trace, passes: Passes, x: Tensor, base: Tensor) -> Tensor:
-    """Scaled products of the changed rows' queries (or keys) with their input's base keys (or queries), H x M x n."""
-    found = torch.empty(x.shape[1], len(x), trace.layers[0].scores.shape[2])
+def _scores(trace: Trace, passes: Passes, keys: Tensor, queries: Tensor) -> Tensor:
+    """Scaled products of the changed rows' keys with their input's base queries, H x M x n."""
+    found = torch.empty(keys.shape[1], len(keys), trace.layers[0].scores.shape[2])
     for g, low, high in passes.inputs():
-        own = base[trace.first[g] : trace.first[g + 1]]
-        found[:, low:high, : len(own)] = torch.matmul(x[low:high].transpose(0, 1), own.permute(1, 2, 0))
+        own = queries[trace.first[g] : trace.first[g + 1]]
+        found[:, low:high, : len(own)] = torch.matmul(keys[low:high].transpose(0, 1), own.permute(1, 2, 0))
     return found.mul_(trace.scale)
 
 
@@ -243,7 +242,6 @@ def _attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    fresh: Tensor,
     stale: Tensor,
     *,
     last_only: bool = False,
@@ -256,7 +254,7 @@ def _attend(
     out_first = np.empty(len(passes) + 1, np.int64)
     mixed = torch.empty(room, *layer.v.shape[1:])
     found = kernels.attend(
-        passes.first, passes.rows, begin, count, asked, _array(q), _array(k), _array(v), fresh.numpy(), stale.numpy(),
+        passes.first, passes.rows, begin, count, asked, _array(q), _array(k), _array(v), stale.numpy(),
         layer.base, layer.allowed.numpy(), np.float32(trace.scale), last_only, np.float32(ROUNDING),
         np.empty(n, np.float32), np.empty(n, np.int64), out_first, out_rows, out_from, mixed.numpy(),
     )  # fmt: skip

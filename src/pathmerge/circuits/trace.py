@@ -51,9 +51,9 @@ class Layer:
 
     @cached_property
     def base(self) -> tuple[np.ndarray, ...]:
-        """As the kernels want it: scores, pattern, tops, sums, values, mixed."""
-        both = (self.scores, self.pattern, self.tops, self.sums, self.v, self.mixed)
-        return tuple(value.contiguous().numpy() for value in both)
+        """As the kernels want it: scores, pattern, tops, sums, values, mixed, keys."""
+        parts = (self.scores, self.pattern, self.tops, self.sums, self.v, self.mixed, self.k)
+        return tuple(value.contiguous().numpy() for value in parts)
 
     def part(self, low: int, high: int) -> Layer:
         """The rows of one input, low..high-1."""

@@ -134,18 +134,18 @@ def perturb(scores, pattern, values, mixed, operations, begin, count, out):
 
 @float_kernel
 def attend(
-    first, rows, begin, count, asked, q, k, v, fresh, stale, base, allowed, scale, last_only, tolerance, scratch, place,
+    first, rows, begin, count, asked, q, k, v, stale, base, allowed, scale, last_only, tolerance, scratch, place,
     out_first, out_rows, out_from, out_mixed,
 ):  # fmt: skip
     """The weighted sums of all rows (or of each input's last) that a pass's changed rows change; returns how many.
 
     k, v: M x H x K or W of the changed rows; q of those that need one, where asked[m] is the row's place in q.
-    fresh: H x len(q) x n, their queries with base keys; stale: H x M x n (x 1 for the last only), base queries with
-    changed keys; both scaled. base: (scores, pattern, tops, sums, values, mixed) of the base rows.
+    stale: H x M x n (x 1 for the last only), base queries with changed keys, scaled. base: (scores, pattern, tops,
+    sums, values, mixed, keys) of the base rows.
     A row is left out if the weights it gives to changed rows, before and after, sum to less than `tolerance`.
     out_from: the row's place in the list of changed rows, or -1.
     """
-    scores, pattern, tops, sums, values, mixed = base
+    scores, pattern, tops, sums, values, mixed, keys = base
     heads, width = values.shape[1], values.shape[2]
     found = 0
     out_first[0] = 0
@@ -165,13 +165,11 @@ def attend(
                         score = _NONE
                         if allowed[h, at, i]:
                             its = place[i]
-                            if its >= 0:
-                                score = _ZERO
-                                for w in range(q.shape[2]):
-                                    score += q[own, h, w] * k[its, h, w]
-                                score *= scale
-                            else:
-                                score = fresh[h, own, i]
+                            key = k[its, h] if its >= 0 else keys[zero + i, h]
+                            score = _ZERO
+                            for w in range(q.shape[2]):
+                                score += q[own, h, w] * key[w]
+                            score *= scale
                         scratch[i] = score
                     _mix(scratch, n, place, v, values, zero, h, out_mixed[found, h])
                 out_rows[found] = t
