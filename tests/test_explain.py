@@ -31,7 +31,7 @@ from pathmerge.circuits.options import Options
 from pathmerge.circuits.plan import plan
 from pathmerge.circuits.results import Inputs, explain_into
 from pathmerge.circuits.summary import summarise, upper_bound
-from pathmerge.circuits.sweep import settings_count, sweep
+from pathmerge.circuits.sweep import settings, sweep
 from pathmerge.circuits.truth import recovery
 from pathmerge.cli import main
 from pathmerge.errors import NotFiniteError
@@ -176,15 +176,38 @@ def test_a_plan_counts_the_passes_that_are_then_made(model: Transformer, inputs:
         assert found.memory < 4e9
 
 
-def test_a_sweep_changes_one_threshold_at_a_time(model: Transformer) -> None:
+def test_a_sweep_changes_one_threshold_at_a_time(model: Transformer, tmp_path: Path) -> None:
     inputs = Inputs(problems=(pm.Balanced(input_size=17, lookahead=1),), count=2, seed=3)
-    table = sweep(model, inputs, Options(trust=False))
-    assert len(table) == settings_count()
-    settings = [(row["alpha"], row["kappa1"], row["kappa2"]) for row in table]
-    assert len(set(settings)) == len(settings)
-    assert all(sum(a != b for a, b in zip(s, (0.4, 20.0, 10.0), strict=True)) <= 1 for s in settings)
+    table = sweep(tmp_path, model, inputs, Options(trust=False))
+    tried = [(row["alpha"], row["kappa1"], row["kappa2"]) for row in table]
+    assert tried == list(settings(Options(trust=False)))
+    assert len(set(tried)) == 13
+    assert all(sum(a != b for a, b in zip(s, (0.4, 20.0, 10.0), strict=True)) <= 1 for s in tried)
     kept = {row["kappa1"]: row["kept"] for row in table if row["varied"] == "kappa1"}
     assert kept[5.0] <= kept[80.0], "a looser threshold keeps fewer operations"
+    assert len(set(settings(Options(alpha=0.3)))) == 14, "thresholds of one's own are among those tried"
+
+
+def test_a_sweep_goes_on_where_it_stopped(model: Transformer, tmp_path: Path) -> None:
+    inputs = Inputs(problems=(pm.Balanced(input_size=17, lookahead=1),), count=2, seed=3)
+    whole = sweep(tmp_path / "whole", model, inputs, Options(trust=False))
+
+    def stop(done: int) -> None:
+        seen.append(done)
+        if len(seen) == 9:
+            raise KeyboardInterrupt
+
+    seen: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path / "part", model, inputs, Options(trust=False), threads=1, progress=stop)
+    kept = json.loads((tmp_path / "part/sweep.json").read_text())
+    assert kept == whole[:4], "four settings of two inputs each, and one input of the fifth"
+    seen = []
+    assert sweep(tmp_path / "part", model, inputs, Options(trust=False), threads=1, progress=seen.append) == whole
+    assert seen == [2] * 4 + [1] * 18
+    assert (tmp_path / "part/sweep.csv").read_bytes() == (tmp_path / "whole/sweep.csv").read_bytes()
+    more = sweep(tmp_path / "part", model, replace(inputs, count=3), Options(trust=False), threads=1)
+    assert {row["count"] for row in more} == {3}
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

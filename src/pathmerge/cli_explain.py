@@ -263,14 +263,14 @@ def _history(subject: Explained, inputs: Any, options: Options, out: Path, threa
 
 def _sweep(subject: Explained, inputs: Any, options: Options, out: Path, threads: int) -> int:
     from pathmerge.circuits.show import print_sweep
-    from pathmerge.circuits.sweep import settings_count, sweep, write_sweep
+    from pathmerge.circuits.sweep import TABLE, settings, sweep
     from pathmerge.cli import progress_bar
 
-    total = settings_count() * sum(len(batch) for _, batch in inputs.batches)
+    total = len(settings(options)) * sum(len(batch) for _, batch in inputs.batches)
     with progress_bar("explaining", total, long=True) as advance:
-        table = sweep(subject.model, inputs, options, threads=threads, progress=advance)
+        table = sweep(out, subject.model, inputs, options, threads=threads, progress=advance)
     print_sweep(table, subject.title)
-    print(f"wrote {write_sweep(table, out)}")
+    print(f"wrote {out / TABLE}")
     return 0
 
 

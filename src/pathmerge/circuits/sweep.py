@@ -1,4 +1,8 @@
-"""How the results depend on the thresholds: one of α, κ1, κ2 at a time, the others as given."""
+"""How the results depend on the thresholds: one of α, κ1, κ2 at a time, the others as given.
+
+A sweep takes a whole `explain` for each setting, so it keeps each setting's row as soon as it has it (`sweep.json`, and
+the same as CSV) and does not compute a row again that is there for as many inputs.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from pathmerge.circuits.explain import explain_all
+from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.options import Options
-from pathmerge.circuits.results import Inputs
+from pathmerge.circuits.results import Inputs, open_folder
 from pathmerge.circuits.summary import summarise
-from pathmerge.files import written_whole
+from pathmerge.files import read_json, write_json, written_whole
 
 VALUES = {
     "alpha": (0.1, 0.2, 0.4, 0.8, 1.6),
@@ -23,45 +28,61 @@ COLUMNS = (
     "explained", "lenient", "maximal", "kept", "sufficiency", "sufficiency_random", "completeness",
     "completeness_random", "minimality", "minimality_random",
 )  # fmt: skip
+ROWS, TABLE = "sweep.json", "sweep.csv"
+
+
+def settings(options: Options) -> dict[tuple[float, float, float], str]:
+    """The thresholds to try, and which of them differs from what was given; that itself counts as one of α."""
+    found: dict[tuple[float, float, float], str] = {}
+    for name, values in VALUES.items():
+        for value in sorted({*values, getattr(options, name)}):
+            changed = replace(options, **{name: value})
+            found.setdefault((changed.alpha, changed.kappa1, changed.kappa2), name)
+    return found
 
 
 def sweep(
-    model: Any, inputs: Inputs, options: Options, *, threads: int = 2, progress: Callable[[int], None] | None = None
+    folder: Path,
+    model: Any,
+    inputs: Inputs,
+    options: Options,
+    *,
+    threads: int = 2,
+    progress: Callable[[int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """A row for each setting: the three thresholds and the summary's shares."""
+    """A row for each setting: the three thresholds and the summary's shares. What is in the folder is not computed
+    again; one made for something else is refused."""
+    open_folder(folder, model, inputs, options)
     batches = [batch for _, batch in inputs.batches]
+    total = sum(map(len, batches))
+    known = read_json(folder / ROWS, list) if (folder / ROWS).exists() else []
+    there = {(row["alpha"], row["kappa1"], row["kappa2"]): row for row in known if row["inputs"] == total}
     table: list[dict[str, Any]] = []
-    seen: set[tuple[float, ...]] = set()
-    for name, values in VALUES.items():
-        for value in values:
-            changed = replace(options, **{name: value})
-            setting = (changed.alpha, changed.kappa1, changed.kappa2)
-            if setting in seen:
-                continue
-            seen.add(setting)
-            circuits = []
+    for setting, varied in settings(options).items():
+        thresholds = dict(zip(VALUES, setting, strict=True))
+        row = there.get(setting)
+        if row is None:
+            changed = replace(options, **thresholds)
+            circuits: list[Circuit] = []
             for batch in batches:
                 for circuit in explain_all(model, batch, changed, threads=threads):
                     circuits += [circuit] if circuit is not None else []
                     if progress is not None:
                         progress(1)
             summary = summarise(circuits)
-            row = dict(zip(("alpha", "kappa1", "kappa2"), setting, strict=True))
-            table.append({"varied": name, **row, "count": len(circuits), **{key: summary[key] for key in COLUMNS}})
+            shares = {name: summary[name] for name in COLUMNS}
+            row = {"varied": varied, **thresholds, "inputs": total, "count": len(circuits), **shares}
+            known.append(row)
+            write_json(folder / ROWS, known)
+        elif progress is not None:
+            progress(total)
+        table.append(row)
+    _write(table, folder / TABLE)
     return table
 
 
-def settings_count() -> int:
-    """How many settings a sweep tries."""
-    return sum(map(len, VALUES.values())) - 2
-
-
-def write_sweep(table: list[dict[str, Any]], folder: Path) -> Path:
-    """Write the table as CSV."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "sweep.csv"
+def _write(table: list[dict[str, Any]], path: Path) -> None:
     with written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(table[0]))
         writer.writeheader()
         writer.writerows(table)
-    return path
