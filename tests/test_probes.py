@@ -19,7 +19,9 @@ from torch import Tensor
 
 import pathmerge as pm
 from pathmerge.circuits import probes
-from pathmerge.circuits.probes import ABSENT, OPPOSITE, SELF, UNRELATED, ProbeRow, ProbeTable, probe
+from pathmerge.circuits.probe_labels import ABSENT, OPPOSITE, SELF, UNRELATED, Ask, Parts, distances, row_vertices
+from pathmerge.circuits.probe_scores import Kinds, measure
+from pathmerge.circuits.probes import ProbeRow, ProbeTable, probe
 from pathmerge.models.transformer import Transformer
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
@@ -160,7 +162,7 @@ def test_intervals_cover_what_they_should():
 )
 def test_distances_are_those_of_networkx(problem: Distribution):
     batch = problem.sample(200)
-    steps, present = probes.distances(batch)
+    steps, present = distances(batch)
     for i in range(len(batch)):
         graph = nx.DiGraph((int(u), int(v)) for u, v in batch.edges[i] if u)
         expected = np.full(steps.shape[1:], -1)
@@ -172,8 +174,8 @@ def test_distances_are_those_of_networkx(problem: Distribution):
 
 def test_codes_say_what_a_vertex_is_to_a_row():
     batch = PROBLEM.sample(40, split="test")
-    ask = probes._Ask(rows="all", by="vertex", directions=("forward", "backward"), labels=("model",), seed=3)
-    parts = probes._Parts(batch, pm.OneHot(input_size=N, layers=1).build(), ask)
+    ask = Ask(rows="all", by="vertex", directions=("forward", "backward"), labels=("model",), seed=3)
+    parts = Parts(batch, pm.OneHot(input_size=N, layers=1).build(), ask)
     checked = 0
     for number, first in enumerate(parts.starts):
         part = parts[number]
@@ -208,8 +210,8 @@ def test_codes_say_what_a_vertex_is_to_a_row():
 
 def test_an_edge_is_as_far_away_as_the_walk_over_it_is_long():
     batch = PROBLEM.sample(30, split="test")
-    ask = probes._Ask(rows="all", by="edge", directions=("backward", "forward"), labels=("model",), seed=3)
-    parts = probes._Parts(batch, pm.OneHot(input_size=N, layers=1).build(), ask)
+    ask = Ask(rows="all", by="edge", directions=("backward", "forward"), labels=("model",), seed=3)
+    parts = Parts(batch, pm.OneHot(input_size=N, layers=1).build(), ask)
     seen: set[int] = set()
     for number, first in enumerate(parts.starts):
         part = parts[number]
@@ -254,7 +256,7 @@ def test_edges_known_by_their_places_are_found():
 
 def rows_held(batch: Batch, tokens: np.ndarray, rows: Any) -> list[list[tuple[int, int]]]:
     """(place, vertex) of each row asked for."""
-    found = probes.row_vertices(batch, tokens, rows)
+    found = row_vertices(batch, tokens, rows)
     return [[(int(t), int(line[t])) for t in np.nonzero(line)[0]] for line in found]
 
 
@@ -297,7 +299,7 @@ def test_measures_are_what_their_names_say():
     rows, most = 200, 3
     codes = rng.integers(ABSENT, most + 2, (rows, 8))
     numbers = rng.integers(-2, 3, (rows, 1 + most, 8)).astype(float)
-    measured = probes._measure(torch.from_numpy(numbers), probes._Kinds.of(codes, most)).numpy()
+    measured = measure(torch.from_numpy(numbers), Kinds.of(codes, most)).numpy()
     assert np.isnan(measured).any()
 
     def auc(positives: Any, negatives: Any) -> float:

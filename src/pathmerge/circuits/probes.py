@@ -28,46 +28,36 @@ Shapes: B problems, M rows, C candidates, P features, S kinds of labels, W direc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from math import isnan, nan, sqrt
-from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pathmerge.circuits.probe_labels import ABSENT, HELD, SELF, UNRELATED, Ask, Part, Parts
+from pathmerge.circuits.probe_scores import LEAST_PROBLEMS, Kinds, measure, sums_of, table_rows
 from pathmerge.circuits.probe_table import (
     CANDIDATES,
     CONTROLS,
     DIRECTIONS,
     ROW_KINDS,
     Candidates,
-    Control,
     Direction,
     ProbeRow,
     ProbeTable,
     RowKind,
 )
-from pathmerge.encodings import edges as edge_tokens
 from pathmerge.errors import check_choice, check_range
 from pathmerge.models.config import Edges
 from pathmerge.models.transformer import Transformer
 from pathmerge.parallel import Workers
-from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
 from pathmerge.rng import MAX_SEED
 
-LEAST_PROBLEMS = 100
-"""A cell that fewer test problems have rows for is left empty."""
-SELF, UNRELATED, OPPOSITE, ABSENT = 0, -1, -2, -3
-"""What a candidate is to a row besides reachable, which is its distance."""
 STRENGTHS = tuple(10.0**power for power in range(-6, 2))
 """Of the ridge, in units of a standardised feature's variance."""
-PART_TOKENS = 4096
-HELD = 5
-_Z = NormalDist().inv_cdf(0.975)
 
 
 def probe(
@@ -110,7 +100,7 @@ def probe(
         raise ValueError(f"problem={problem.describe()}: a row of text is no vertex; must be of symbolic tokens")
     splits = [problem.sample(count, seed=seed, split=split, threads=threads) for split in ("validation", "test")]
     repeated = np.isin(splits[1].identity, splits[0].identity)
-    ask = _Ask(
+    ask = Ask(
         rows=rows,
         by=by,
         directions=DIRECTIONS if direction == "both" else (direction,),
@@ -119,7 +109,7 @@ def probe(
     )
     found: list[ProbeRow] = []
     with Workers(threads if model.ln_final.weight.device.type == "cpu" else 1) as workers:
-        fitting, testing = (_Parts(batch, model, ask) for batch in splits)
+        fitting, testing = (Parts(batch, model, ask) for batch in splits)
         ask = replace(ask, most=_most_distance(workers, testing, repeated))
         found += _probe(workers, model, fitting, testing, repeated, ask, progress)
         others = {"untrained": replace(model.config, initialisation="default")}
@@ -132,148 +122,7 @@ def probe(
     return ProbeTable(rows=tuple(found))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ask:
-    rows: RowKind
-    by: Candidates
-    directions: tuple[Direction, ...]
-    labels: tuple[Control, ...]
-    seed: int
-    most: int = 0
-    """The largest distance asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """The rows of some problems and what each candidate is to each of them."""
-
-    tokens: Tensor
-    problem: np.ndarray
-    """Which of the part's problems a row belongs to, M."""
-    place: np.ndarray
-    """Where it stands, M."""
-    own: np.ndarray
-    """Which candidate is the row itself, M x C, bool."""
-    codes: dict[Control, np.ndarray]
-    """W x M x C, for each kind of labels."""
-
-
-class _Parts:
-    """A batch cut into parts; each is made when it is asked for and is the same every time."""
-
-    def __init__(self, batch: Batch, model: Transformer, ask: _Ask) -> None:
-        self.batch, self.model, self.ask = batch, model, ask
-        self.size = max(1, min(PART_TOKENS // batch.distribution.width, len(batch) // (2 * HELD)))
-        self.starts = range(0, len(batch), self.size)
-        layout = batch.distribution.layout
-        self.vertices = layout.max_vertices
-        self.first_edge = layout.input_size - layout.region_width - 3 - 3 * layout.max_edges
-
-    def __getitem__(self, number: int) -> _Part:
-        batch = self.batch.take(slice(self.starts[number], self.starts[number] + self.size))
-        tokens = self.model.inputs(batch).tokens
-        vertices = row_vertices(batch, tokens.cpu().numpy(), self.ask.rows)
-        problem, place = np.nonzero(vertices)
-        vertex = vertices[problem, place]
-        steps, present = distances(batch)
-        # For each direction, which vertex a candidate stands for (an edge: the end that is met first); 0 for none.
-        if self.ask.by == "vertex":
-            near = np.where(present[problem, 1:], np.arange(1, self.vertices + 1), 0)[None].repeat(2, 0)
-            own = near[0] == vertex[:, None]
-        else:
-            near = np.moveaxis(batch.edges[problem], 2, 0)
-            own = (place[:, None] - self.first_edge) // 3 == np.arange(near.shape[2])
-        key = (self.ask.seed, ("validation", "test").index(self.batch.key.split), number)
-        rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
-        others = present[problem]
-        others[np.arange(len(vertex)), vertex] = False
-        another = np.where(others, rng.random(others.shape), -1).argmax(1)
-        codes, elsewhere = (self._codes(steps, near, problem, of, own) for of in (vertex, another))
-        return _Part(
-            tokens=tokens,
-            problem=problem,
-            place=place,
-            own=own,
-            codes={
-                **dict.fromkeys(("model", "untrained", "initial"), codes),
-                "shuffled": _shuffled(codes, rng),
-                "elsewhere": elsewhere,
-            },
-        )
-
-    def _codes(
-        self, steps: np.ndarray, near: np.ndarray, problem: np.ndarray, vertex: np.ndarray, own: np.ndarray
-    ) -> np.ndarray:
-        found: list[np.ndarray] = []
-        for direction in self.ask.directions:
-            there = near[DIRECTIONS.index(direction)]
-            away, towards = (
-                steps[problem[:, None], vertex[:, None], there],
-                steps[problem[:, None], there, vertex[:, None]],
-            )
-            asked, other = (away, towards) if direction == "forward" else (towards, away)
-            codes = np.where(other > 0, OPPOSITE, UNRELATED)
-            codes = np.where(asked >= 0, asked + (self.ask.by == "edge"), codes)
-            codes = np.where(own, SELF, np.where(there == 0, ABSENT, codes))
-            found.append(codes.astype(np.int16))
-        return np.stack(found)
-
-
-def distances(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """Steps from each vertex to each, B x (V+1) x (V+1), -1 where there is no path; and which vertices there are."""
-    edges, size = batch.edges, batch.distribution.layout.max_vertices + 1
-    every = np.arange(len(batch))[:, None]
-    link = np.zeros((len(batch), size, size), np.float32)
-    link[every, edges[:, :, 0], edges[:, :, 1]] = 1.0
-    link[:, 0, 0] = 0.0  # where there is no edge
-    present = (link.sum(1) + link.sum(2)) > 0
-    steps = np.where(np.eye(size, dtype=bool) & present[:, None], 0, -1).astype(np.int16)
-    reached, level = link > 0, 1
-    while reached.any():
-        steps[reached] = level
-        following = torch.bmm(torch.from_numpy(reached.astype(np.float32)), torch.from_numpy(link))
-        reached = (following.numpy() > 0) & (steps < 0)
-        level += 1
-    return steps, present
-
-
-def row_vertices(batch: Batch, tokens: np.ndarray, rows: RowKind) -> np.ndarray:
-    """The vertex that each row of a model's tokens stands for, B x T; 0 for rows that are not asked for."""
-    layout = batch.distribution.layout
-    if tokens.ndim == 3:
-        kind = tokens[:, :, 2]
-        asked = {"all": kind != edge_tokens.PAD, "source": kind == edge_tokens.EDGE, "target": kind == edge_tokens.EDGE}
-        end = 1 if rows in ("target", "start", "last") else 0
-        return np.where(asked.get(rows, kind == edge_tokens.QUERY), tokens[:, :, end], 0)
-    vertices = np.where((tokens >= 1) & (tokens <= layout.max_vertices), tokens, 0)
-    if rows == "all":
-        return vertices
-    query = layout.input_size - layout.region_width - 3
-    chosen = np.zeros(layout.input_size, bool)
-    places: dict[RowKind, slice | int] = {
-        "source": slice(query - 3 * layout.max_edges + 1, query, 3),
-        "target": slice(query - 3 * layout.max_edges + 2, query, 3),
-        "start": query + 1,
-        "goal": query + 2,
-    }
-    chosen[places.get(rows, -1)] = True
-    if rows == "answer":
-        vertices = np.broadcast_to(batch.goal[:, None], tokens.shape)
-    return np.where(chosen, vertices, 0)
-
-
-def _shuffled(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The codes of candidates, permuted within each row; the others stay where they are."""
-    candidate = (codes != SELF) & (codes != ABSENT)
-    # Both orders put the candidates first and leave the others as they stand.
-    slots = np.argsort(~candidate, axis=2, kind="stable")
-    order = np.argsort(np.where(candidate, rng.random(codes.shape), 2.0), axis=2, kind="stable")
-    mixed = np.empty_like(codes)
-    np.put_along_axis(mixed, slots, np.take_along_axis(codes, order, axis=2), axis=2)
-    return mixed
-
-
-def _most_distance(workers: Workers, parts: _Parts, repeated: np.ndarray) -> int:
+def _most_distance(workers: Workers, parts: Parts, repeated: np.ndarray) -> int:
     """The largest distance that enough problems have a row for."""
 
     def count(number: int) -> np.ndarray:
@@ -298,10 +147,10 @@ def _most_distance(workers: Workers, parts: _Parts, repeated: np.ndarray) -> int
 def _probe(
     workers: Workers,
     model: Transformer,
-    fitting: _Parts,
-    testing: _Parts,
+    fitting: Parts,
+    testing: Parts,
     repeated: np.ndarray,
-    ask: _Ask,
+    ask: Ask,
     progress: Callable[[int], None] | None,
 ) -> Iterator[ProbeRow]:
     """Fit and score the probes of one model."""
@@ -325,10 +174,10 @@ def _probe(
         if progress is not None:
             progress(min(testing.size, len(testing.batch) - testing.starts[number]))
     assert tally is not None
-    return _rows(tally, ask)
+    return table_rows(tally, ask)
 
 
-def _features(model: Transformer, part: _Part) -> Iterator[Tensor]:
+def _features(model: Transformer, part: Part) -> Iterator[Tensor]:
     """For each layer the features of the rows, M x P: the residual, which candidate is its own, 1."""
     sites = [f"blocks.{layer}.hook_resid_pre" for layer in range(model.layers)]
     sites.append(f"blocks.{model.layers - 1}.hook_resid_post")
@@ -348,7 +197,7 @@ def _targets(codes: np.ndarray, most: int) -> np.ndarray:
     return np.where(candidate[:, None], label - mean[:, :, None], 0.0)
 
 
-def _moments(model: Transformer, parts: _Parts, ask: _Ask, number: int) -> list[Tensor]:
+def _moments(model: Transformer, parts: Parts, ask: Ask, number: int) -> list[Tensor]:
     """Sums of features x features (layers x P x P) and of features x targets (layers x P x K)."""
     part = parts[number]
     target = np.stack([[_targets(codes, ask.most) for codes in part.codes[name]] for name in ask.labels])
@@ -381,109 +230,18 @@ def _ridge(gram: Tensor, cross: Tensor) -> Tensor:
     return torch.cat([slopes, (level - mean @ slopes)[:, None]], dim=1)
 
 
-# Places in a tally: sums over problems of what its rows add up to (s) and how many they are (n).
-_S, _N, _SS, _SN, _NN, _PROBLEMS = range(6)
-_AUC, _OPPOSITE, _ACCURACY, _WITHIN, _POSITIVES, _NEGATIVES = range(6)
-
-
 def _score(
-    model: Transformer, parts: _Parts, repeated: np.ndarray, ask: _Ask, weights: Sequence[Tensor], number: int
+    model: Transformer, parts: Parts, repeated: np.ndarray, ask: Ask, weights: Sequence[Tensor], number: int
 ) -> np.ndarray:
     """The tally of one part: layers x S x W x 6 measures x R x 6 sums."""
     part = parts[number]
     new = ~repeated[parts.starts[number] + part.problem]
     problem = part.problem[new]
     asked = [(i, j) for i in range(len(ask.labels)) for j in range(len(ask.directions))]
-    kinds = {(i, j): _Kinds.of(part.codes[ask.labels[i]][j][new], ask.most) for i, j in asked}
+    kinds = {(i, j): Kinds.of(part.codes[ask.labels[i]][j][new], ask.most) for i, j in asked}
     found: list[np.ndarray] = []
     for x, w in zip(_features(model, part), weights, strict=True):
         numbers = (x[new] @ w).view(len(problem), len(ask.labels), len(ask.directions), 1 + ask.most, -1)
-        found += [_tally(_measure(numbers[:, i, j], kinds[i, j]).numpy(), problem) for i, j in asked]
+        found += [sums_of(measure(numbers[:, i, j], kinds[i, j]).numpy(), problem) for i, j in asked]
     shape = (len(weights), len(ask.labels), len(ask.directions), *found[0].shape)
     return np.stack(found).reshape(shape)
-
-
-class _Kinds(NamedTuple):
-    """Which candidates are of which kind, for each row and where it matters for each distance, as 0 and 1."""
-
-    at: Tensor
-    """At this distance, M x R x C."""
-    near: Tensor
-    """Within this distance."""
-    far: Tensor
-    """Further away, or unrelated."""
-    sides: Tensor
-    """Unrelated, opposite, M x C x 2."""
-
-    @classmethod
-    def of(cls, codes: np.ndarray, most: int) -> _Kinds:
-        code, distance = torch.from_numpy(codes)[:, None], torch.arange(1, most + 1)[:, None]
-        near = (code >= 1) & (code <= distance)
-        far = (code > distance) | (code == UNRELATED)
-        sides = torch.stack([code[:, 0] == UNRELATED, code[:, 0] == OPPOSITE], dim=2)
-        return cls((code == distance).double(), near.double(), far.double(), sides.double())
-
-
-def _measure(numbers: Tensor, kinds: _Kinds) -> Tensor:
-    """Six measures of each row at each distance, 6 x M x R; nan (0/0) where a row has not both kinds of candidates.
-
-    `numbers` are the probes' outputs, M x (1 + R) x C: reachable at all, then within each distance.
-    """
-    at, near, far, sides = kinds
-    said = (numbers > 0).double()
-    reach = numbers[:, 0]
-    # The share of unrelated (of opposite) candidates with a smaller number; equal ones count half.
-    above = torch.sign(reach[:, :, None] - reach[:, None, :])
-    rank = (1 + above @ sides / sides.sum(1, keepdim=True)) / 2
-    count = at.sum(2)
-    auc, opposite, hits = (at @ torch.cat([rank, said[:, 0, :, None]], dim=2) / count[:, :, None]).unbind(2)
-    unrelated = sides[:, :, 0]
-    negatives = unrelated.sum(1, keepdim=True).expand(count.shape)
-    accuracy = (hits + 1 - (said[:, 0] * unrelated).sum(1, keepdim=True) / negatives) / 2
-    within = ((said[:, 1:] * near).sum(2) / near.sum(2) + 1 - (said[:, 1:] * far).sum(2) / far.sum(2)) / 2
-    counted = ~auc.isnan()
-    return torch.stack([auc, opposite, accuracy, within, *(n.where(counted, nan) for n in (count, negatives))])
-
-
-def _tally(values: np.ndarray, problem: np.ndarray) -> np.ndarray:
-    """Sums over problems, 6 x R x 6, of measures by row, 6 x M x R."""
-    first = np.unique(problem, return_index=True)[1]
-    if not len(first):
-        return np.zeros((len(values), values.shape[2], 6))
-    s = np.add.reduceat(np.nan_to_num(values), first, axis=1)
-    n = np.add.reduceat(~np.isnan(values), first, axis=1, dtype=np.float64)
-    return np.stack([a.sum(1) for a in (s, n, s * s, s * n, n * n, n > 0)], axis=-1)
-
-
-def _rows(tally: np.ndarray, ask: _Ask) -> Iterator[ProbeRow]:
-    for i, control in enumerate(ask.labels):
-        for j, direction in enumerate(ask.directions):
-            for layer in range(len(tally)):
-                for r in range(ask.most):
-                    cell = tally[layer, i, j, :, r]
-                    auc, error = _mean(cell[_AUC])
-                    yield ProbeRow(
-                        control=control,
-                        rows=ask.rows,
-                        by=ask.by,
-                        direction=direction,
-                        layer=layer,
-                        distance=r + 1,
-                        positives=int(cell[_POSITIVES, _S]),
-                        negatives=int(cell[_NEGATIVES, _S]),
-                        auc=auc,
-                        low=max(0.0, auc - _Z * error) if not isnan(auc) else nan,
-                        high=min(1.0, auc + _Z * error) if not isnan(auc) else nan,
-                        opposite=_mean(cell[_OPPOSITE])[0],
-                        accuracy=_mean(cell[_ACCURACY])[0],
-                        within=_mean(cell[_WITHIN])[0],
-                    )
-
-
-def _mean(sums: np.ndarray) -> tuple[float, float]:
-    """The mean over rows and its standard error, problems being independent and rows of one problem not."""
-    if sums[_PROBLEMS] < LEAST_PROBLEMS:
-        return nan, nan
-    mean = sums[_S] / sums[_N]
-    spread = sums[_SS] - 2 * mean * sums[_SN] + mean**2 * sums[_NN]
-    return float(mean), sqrt(max(0.0, spread)) / float(sums[_N])
