@@ -70,12 +70,13 @@ class SampleOptions:
 def sample(distribution: Distribution, options: SampleOptions) -> int:
     """Draw problems, show them, write them."""
     from pathmerge import show
-    from pathmerge.files import check_output, read_problems, write_problems
+    from pathmerge.disk import check_output
+    from pathmerge.files import SUFFIXES, read_problems, write_problems
 
     check_range("count", options.count, 1, 10**9)
     check_range("show", options.show, 0, 10**6)
     if options.out is not None:
-        check_output("out", options.out)
+        check_output("out", options.out, SUFFIXES)
     if options.picture is not None:
         check_output("picture", options.picture, (".png", ".svg"))
     held_out: HeldOut | None = None

@@ -294,12 +294,12 @@ def compare(
 ) -> None:
     """Judge, print and write each subject, and draw all of them in one figure."""
     from pathmerge.cli import announce_compilation, progress_bar
+    from pathmerge.disk import check_output
     from pathmerge.evaluation.curves import write_curves
     from pathmerge.evaluation.evaluate import evaluate_model
     from pathmerge.evaluation.heatmap import trained_on, write_heat_map
     from pathmerge.evaluation.report import print_report, write_table
     from pathmerge.evaluation.suite import hold_out_test
-    from pathmerge.files import check_output
 
     figure = figure if figure is not None else subjects[0].place("evaluation.png")
     if figure is not None:

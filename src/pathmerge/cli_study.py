@@ -115,7 +115,7 @@ def claims(results: Annotated[Path, tyro.conf.Positional] = Path("results"), wri
         results: The folder of results that `pathmerge study` wrote.
         write: Write the same as Markdown here, too.
     """
-    from pathmerge.files import check_output, written_whole
+    from pathmerge.disk import check_output, written_whole
     from pathmerge.studies.claims import as_markdown, verdicts
     from pathmerge.studies.show import print_claims
 

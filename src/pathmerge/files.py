@@ -3,7 +3,6 @@
 Choices a reader could not guess:
 - The header is one JSON object: format, version, the full config, the key, the first example and the count. It is the
   array `header` of an NPZ, the schema metadata `pathmerge` of a Parquet file, the first line of a JSONL file.
-- A file appears under its name only when it is complete: it is written beside it and then renamed.
 - Small integer types on disk, int64 in memory. In JSONL `answers` are the vertices themselves.
 """
 
@@ -11,16 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pathmerge.disk import check_output, written_whole
 from pathmerge.distributions import distribution_from_dict
 from pathmerge.encodings.language import ATOM_WIDTH
 from pathmerge.errors import check_range
@@ -55,70 +52,6 @@ class ProblemFile:
         return HeldOut.of(self.columns["identity"])
 
 
-def check_output(field: str, path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
-    """Raise, before any work is done, if a file could not be written there; `field` is what the user called it."""
-    if path.suffix not in suffixes:
-        raise ValueError(f"{field}={str(path)!r}: the name must end in one of {', '.join(suffixes)}")
-    try:
-        if path.exists() and not path.is_file():
-            raise ValueError(f"{field}={str(path)!r}: is there and is not a file")
-    except OSError as error:
-        raise ValueError(f"{field}={str(path)!r}: {error.strerror}") from None
-    check_folder(field, path.parent)
-
-
-def check_folder(field: str, folder: Path) -> None:
-    """Raise if nothing can be written into this directory."""
-    if not folder.is_dir():
-        raise ValueError(f"{field}: no such directory: {str(folder)!r}")
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"{field}: the directory {str(folder)!r} cannot be written to")
-
-
-@contextmanager
-def written_whole(path: Path, field: str = "out") -> Generator[Path]:
-    """Give a temporary name beside `path`; rename it when the block ends well, remove it otherwise.
-
-    A link is followed: what it points to is replaced, not the link.
-    """
-    place = path.resolve()
-    temporary = place.parent / f".pathmerge-{secrets.token_hex(8)}{place.suffix}"
-    try:
-        yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, place)
-    except OSError as error:
-        raise ValueError(f"{field}={str(path)!r}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def read_json(path: Path, kind: type[Any] = dict, field: str = "out") -> Any:
-    """What a file of a folder of ours holds; one line if it cannot be read or is damaged."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{field}: {str(path)!r}: {error.strerror}") from None
-    except ValueError:
-        values = None
-    if not isinstance(values, kind):
-        raise ValueError(f"{field}: {str(path)!r} is damaged; remove it, or choose another folder")
-    return values
-
-
-def write_json(path: Path, values: Any, field: str = "out") -> None:
-    """Write it whole or not at all."""
-    with written_whole(path, field) as temporary:
-        temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def digest(held_out: HeldOut) -> str:
     """What identifies a held-out set."""
     return hashlib.sha256(held_out.identities.astype("<u8").tobytes()).hexdigest()[:16]
@@ -147,7 +80,7 @@ def make_header(batch: Batch) -> dict[str, Any]:
 def write_problems(batch: Batch, path: Path | str) -> None:
     """Write a batch; the suffix of `path` chooses the format."""
     path = Path(path)
-    check_output("out", path)
+    check_output("out", path, SUFFIXES)
     header = json.dumps(make_header(batch))
     columns = {name: column.astype(_TYPES.get(name, np.int16)) for name, column in batch.to_columns().items()}
     with written_whole(path) as temporary:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pathmerge.disk import check_folder, written_whole
 from pathmerge.encodings import edges, sentences
 from pathmerge.encodings.language import Language
 from pathmerge.encodings.sentences import LanguageBatch
-from pathmerge.files import check_folder, written_whole
 from pathmerge.pictures import save
 from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.batch import Batch

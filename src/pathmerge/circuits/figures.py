@@ -36,7 +36,7 @@ from pathmerge.circuits.counts import (
 )
 from pathmerge.circuits.counts import kept_merges as kept_merges
 from pathmerge.circuits.files import Circuit, Direction
-from pathmerge.files import check_output
+from pathmerge.disk import check_output
 from pathmerge.pictures import save
 from pathmerge.pictures.scene import BLUE, FONT, VERMILLION, text_width
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from pathmerge.circuits.options import Mode as Mode
 from pathmerge.circuits.options import SetRule
-from pathmerge.files import written_whole
+from pathmerge.disk import written_whole
 
 FORMAT = "pathmerge circuit"
 VERSION = 1

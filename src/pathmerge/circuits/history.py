@@ -10,7 +10,6 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from matplotlib.figure import Figure
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.results import Inputs, explain_into
-from pathmerge.files import written_whole
+from pathmerge.disk import write_csv
 from pathmerge.pictures import save
 from pathmerge.training.checkpoint import list_checkpoints
 from pathmerge.training.run import CHECKPOINTS, load_run
@@ -118,11 +117,7 @@ def _operations(circuit: Circuit) -> set[tuple[int, int, int, int]]:
 def write_history(moments: Sequence[Moment], out: Path, *, title: str = "") -> list[Path]:
     """history.csv and history.png."""
     table, picture = out / "history.csv", out / "history.png"
-    with written_whole(table) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        rows = [_row(moment) for moment in moments]
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(table, [_row(moment) for moment in moments])
     save(history_figure(moments, title=title), picture)
     return [table, picture]
 

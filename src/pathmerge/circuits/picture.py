@@ -27,8 +27,8 @@ from matplotlib.path import Path as Outline
 from pathmerge.circuits.files import Circuit, Kind
 from pathmerge.circuits.view import MARKS, Choice, Node, View
 from pathmerge.circuits.view import path_of as path_of
+from pathmerge.disk import check_output
 from pathmerge.errors import check_choice, check_range
-from pathmerge.files import check_output
 from pathmerge.pictures import save
 from pathmerge.pictures.scene import BLACK, FONT, GREEN, LOOKS, PURPLE, Role, text_width
 

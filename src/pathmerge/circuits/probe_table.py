@@ -16,8 +16,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from pathmerge.disk import check_output, csv_text, written_whole
 from pathmerge.errors import check_choice, check_number
-from pathmerge.files import check_output, written_whole
 from pathmerge.pictures import save
 
 Direction = Literal["forward", "backward"]
@@ -117,11 +117,7 @@ class ProbeTable:
 
     def to_csv(self) -> str:
         """The rows as text, one column for each field."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in self.rows)
-        return text.getvalue()
+        return csv_text([asdict(row) for row in self.rows], COLUMNS)
 
     def write_csv(self, path: Path | str) -> None:
         """Write `to_csv` into a file."""

@@ -25,7 +25,7 @@ from pathmerge.circuits.explain import explain_all, warm_up
 from pathmerge.circuits.files import Circuit, load_circuit
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.summary import summarise
-from pathmerge.files import read_json, write_json
+from pathmerge.disk import read_json, write_json
 from pathmerge.heldout import hold_out
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution

@@ -6,7 +6,6 @@ the same as CSV) and does not compute a row again that is there for as many inpu
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.results import Inputs, open_folder
 from pathmerge.circuits.summary import summarise
-from pathmerge.files import read_json, write_json, written_whole
+from pathmerge.disk import read_json, write_csv, write_json
 
 VALUES = {
     "alpha": (0.1, 0.2, 0.4, 0.8, 1.6),
@@ -77,12 +76,5 @@ def sweep(
         elif progress is not None:
             progress(total)
         table.append(row)
-    _write(table, folder / TABLE)
+    write_csv(folder / TABLE, table)
     return table
-
-
-def _write(table: list[dict[str, Any]], path: Path) -> None:
-    with written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)

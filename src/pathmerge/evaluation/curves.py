@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from pathmerge.files import check_output
+from pathmerge.disk import check_output
 from pathmerge.pictures import save
 
 MOST_CURVES = 12

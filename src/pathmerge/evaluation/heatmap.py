@@ -18,10 +18,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from pathmerge.disk import check_output
 from pathmerge.errors import check_choice
 from pathmerge.evaluation.accuracy import ALL, Row, Table, cells_of, name_cell
 from pathmerge.evaluation.sheet import EDGE, GREY, Box, Sheet
-from pathmerge.files import check_output
 from pathmerge.pictures import save
 from pathmerge.pictures.scene import text_width
 from pathmerge.problems.distribution import Distribution

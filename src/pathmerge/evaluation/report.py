@@ -22,8 +22,8 @@ from rich.measure import Measurement
 from rich.table import Table as Lines
 from rich.text import Text
 
+from pathmerge.disk import check_output, write_csv, written_whole
 from pathmerge.evaluation.accuracy import CONVERGED, Row, Table, cells_of
-from pathmerge.files import check_output, written_whole
 from pathmerge.show import make_console
 
 COLUMNS = tuple(f.name for f in fields(Row))
@@ -123,19 +123,16 @@ def write_table(table: Table, path: Path | str) -> None:
 
 
 def _write(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    with written_whole(path) as temporary:
-        if path.suffix == ".csv":
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, columns, lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
-        else:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
+    if path.suffix == ".csv":
+        write_csv(path, rows, columns)
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-            types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-            schema = pa.schema([(name, types[_KINDS[name]]) for name in columns])  # pyright: ignore[reportArgumentType]
-            pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), temporary)
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    schema = pa.schema([(name, types[_KINDS[name]]) for name in columns])  # pyright: ignore[reportArgumentType]
+    with written_whole(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), temporary)
 
 
 def read_table(path: Path | str) -> Table:

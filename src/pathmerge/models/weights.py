@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathmerge.files import written_whole
+from pathmerge.disk import written_whole
 from pathmerge.models.config import ModelConfig, model_from_dict
 from pathmerge.models.transformer import Transformer
 

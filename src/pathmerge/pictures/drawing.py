@@ -26,8 +26,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
 from pathmerge import oracle
+from pathmerge.disk import written_whole
 from pathmerge.errors import check_choice
-from pathmerge.files import written_whole
 from pathmerge.pictures.placement import HEAD, Placed, Point, curve, on_curve, place_scene
 from pathmerge.pictures.scene import (
     BLACK,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pathmerge.files import read_json
+from pathmerge.disk import read_json
 from pathmerge.studies import rules
 from pathmerge.studies.results import ABOUT, FORMAT, VERSION, Folder
 from pathmerge.studies.rules import Found, NotEnough

@@ -12,7 +12,6 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from pathmerge.files import read_json, write_json, written_whole
+from pathmerge.disk import read_json, write_csv, write_json, written_whole
 from pathmerge.studies.study import Row, Setting, Study, Task, Value
 from pathmerge.version import __version__
 
@@ -152,18 +151,15 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """A table; a value that a row does not have is empty."""
     columns = columns_of(rows)
-    with written_whole(path) as temporary:
-        if path.suffix == ".csv":
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, columns, lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
-        else:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
+    if path.suffix == ".csv":
+        write_csv(path, rows, columns)
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-            arrays = {name: [row.get(name) for row in rows] for name in columns}
-            pq.write_table(pa.table({name: _column(values) for name, values in arrays.items()}), temporary)
+    arrays = {name: [row.get(name) for row in rows] for name in columns}
+    with written_whole(path) as temporary:
+        pq.write_table(pa.table({name: _column(values) for name, values in arrays.items()}), temporary)
 
 
 def _column(values: Sequence[Any]) -> Any:

@@ -74,17 +74,10 @@ def _power(value: float) -> str:
 
 def duration(hours: float) -> str:
     """Hours as people say them."""
-    if hours < 1 / 60:
-        return f"{max(1, round(hours * 3600))} s"
-    if hours < 2:
-        return f"{hours * 60:.0f} min"
-    return (
-        f"{hours:.0f} h"
-        if hours < 100
-        else f"{hours / 24:,.0f} days"
-        if hours < 24 * 1000
-        else f"{hours / 8766:,.0f} years"
-    )
+    for most, factor, unit in ((1 / 60, 3600, "s"), (2, 60, "min"), (100, 1, "h"), (24_000, 1 / 24, "days")):
+        if hours < most:
+            return f"{max(1, round(hours * factor)):,} {unit}"
+    return f"{hours / 8766:,.0f} years"
 
 
 class Watcher:

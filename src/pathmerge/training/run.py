@@ -92,7 +92,7 @@ def open_directory(out: Path, config: RunConfig) -> Path:
         if path.exists():
             check_config(directory, config)
         else:
-            from pathmerge.files import written_whole
+            from pathmerge.disk import written_whole
 
             with written_whole(directory / VERSIONS, "out") as temporary:
                 temporary.write_text(json.dumps(versions(), indent=1) + "\n")

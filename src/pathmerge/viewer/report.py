@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pathmerge.files import check_output, read_json, written_whole
+from pathmerge.disk import check_output, read_json, written_whole
 from pathmerge.studies.catalogue import study_named
 from pathmerge.studies.results import ABOUT, RUNS, Folder
 from pathmerge.studies.study import Row, Setting

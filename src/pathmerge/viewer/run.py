@@ -13,8 +13,8 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from pathmerge.disk import read_json
 from pathmerge.evaluation.accuracy import Table
-from pathmerge.files import read_json
 from pathmerge.recipes import RECIPES, recipe, track_of
 from pathmerge.training.config import RunConfig, load_config, to_toml
 from pathmerge.training.metrics import read_metrics

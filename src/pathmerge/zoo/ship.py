@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from pathmerge.disk import written_whole
 from pathmerge.evaluation.accuracy import cells_of
 from pathmerge.evaluation.evaluate import evaluate_model
 from pathmerge.evaluation.suite import hold_out_test
-from pathmerge.files import written_whole
 from pathmerge.models.weights import load_weights, save_weights
 from pathmerge.recipes import recipe, track_of
 from pathmerge.training.config import RunConfig
