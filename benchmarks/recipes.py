@@ -44,6 +44,8 @@ OTHER_PROBLEMS = {
     "star": Star(input_size=32),
     "half": Balanced(input_size=32, max_lookahead=2),
 }
+HALF = {128: (21, 10), 64: (11, 5)}
+"""Vertices, and the largest lookahead, of trainings on the smaller half of the problems, by input size."""
 CONTROL_EXAMPLES = 1_500_000
 
 
@@ -84,6 +86,13 @@ def trials() -> Iterator[Trial]:
         only = changed(recipe("matched", 64, seed), model__joining=0.0)
         yield Trial(f"prior/matched-no-joining-64/seed{seed}", only)
         yield Trial(f"prior/tuned-64/seed{seed}", recipe("tuned", 64, seed))
+        yield Trial(f"dense/dense-128/seed{seed}", recipe("dense", 128, seed))
+    for recipe_name, size in (("efficient", 128), ("matched", 64)):
+        small = recipe(recipe_name, size, 1)
+        yield Trial(f"general/{recipe_name}-{size}-half-size/seed1", changed(small, problem__vertices=HALF[size][0]))
+        yield Trial(
+            f"general/{recipe_name}-{size}-half-lookahead/seed1", changed(small, problem__max_lookahead=HALF[size][1])
+        )
     for optimizer, rates in RATES.items():
         for rate in rates:
             yield Trial(f"control/{optimizer}-{rate:g}/seed1", control(optimizer, rate, 1))
