@@ -37,7 +37,7 @@ RATES = {
     "signum": (1e-5, 1e-4, 1e-3),
     "sophia": (1e-4, 3e-4, 1e-3),
     "adamw": (3e-4, 1e-3, 3e-3),
-    "muon": (3e-3, 1e-2, 3e-2),
+    "muon": (1e-3, 3e-3, 1e-2, 3e-2),
 }
 OTHER_PROBLEMS = {
     "naive": Naive(input_size=32),

@@ -176,8 +176,57 @@ def test_results_of_another_config_are_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="version=99, not 1"):
         folder.open(tasks)
     (folder.path / "study.json").write_text("{")
-    with pytest.raises(ValueError, match="is damaged"):
+    with pytest.raises(ValueError, match=r"its study.json cannot be read; choose another folder"):
         folder.open(tasks)
+
+
+def test_a_start_that_was_cut_off_is_no_obstacle(tmp_path: Path):
+    study = study_named("lookahead-histogram")
+    folder = Folder(root=tmp_path, study=study, setting=study.setting("smoke"))
+    tasks = study.tasks(folder.setting)
+    (tmp_path / "runs").write_text("mine")
+    with pytest.raises(ValueError, match="File exists"):
+        folder.open(tasks)
+    (tmp_path / "runs").unlink()
+    (folder.path / "tasks").mkdir(parents=True, exist_ok=True)
+    (folder.path / ".pathmerge-0123.json").touch()
+    folder.open(tasks)
+    (folder.path / "study.json").unlink()
+    (folder.path / "tasks" / "part=0.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"is not empty and has no study.json"):
+        folder.open(tasks)
+
+
+def test_damaged_results_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["study", "lookahead-histogram", "--scale", "smoke", "--cores", "1", "--quiet", "--out", str(tmp_path)]
+    assert main(words) == 0
+    folder = tmp_path / "lookahead-histogram" / "smoke-tuned"
+    capsys.readouterr()
+    for content in ("{", "{}", '{"rows": null}', '{"rows": [1, 2]}', '{"rows": [], "error": 5}'):
+        (folder / "tasks" / "part=0.json").write_text(content)
+        for command in (words, ["claims", str(tmp_path)], ["report", str(folder)]):
+            assert main(command) == 2
+            error = capsys.readouterr().err
+            assert "is damaged; remove it" in error
+            assert error.count("\n") == 1
+    (folder / "tasks" / "part=0.json").write_text('{"rows": [], "error": null}')
+    assert main(words) == 0
+    assert (folder / "table.csv").read_text().strip() == ""
+
+
+def test_a_study_does_not_mind_what_became_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    other = tmp_path / "sensitivity" / "smoke-matched"
+    other.mkdir(parents=True)
+    (other / "study.json").write_text('{"format": "pathmerge study", "version": 0}')
+    assert main(["study", "lookahead-histogram", "--scale", "smoke", "--cores", "1", "--out", str(tmp_path)]) == 0
+    mine = tmp_path / "lookahead-histogram" / "smoke-tuned"
+    assert (mine / "report.html").exists()
+    (mine.parent / "smoke-tuned-backup").mkdir()
+    (mine.parent / "smoke-tuned-backup" / "study.json").write_bytes((mine / "study.json").read_bytes())
+    assert len(touched(tmp_path, "lookahead-histogram")) == 1
+    capsys.readouterr()
+    assert main(["claims", str(tmp_path)]) == 2
+    assert "move its folder elsewhere" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -191,6 +240,12 @@ def test_results_of_another_config_are_refused(tmp_path: Path):
         (["study"], "--list"),
         (["study", "graph-size", "--cores", "0"], "cores=0"),
         (["claims", "/nowhere"], "no such directory"),
+        (["study", "bogus", "--list"], "leave the name out"),
+        (
+            ["train", "--recipe", "efficient", "--input-size", "32", "--problem", "language"],
+            "model='edges': reads no text",
+        ),
+        (["train", "--recipe", "tuned", "--input-size", "14", "--out", "/tmp"], "input_size=14: has too few problems"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]):

@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -104,8 +105,18 @@ def test_a_command_is_found_for_any_config_of_a_recipe(config: pm.RunConfig):
 
 def test_the_track_is_that_of_the_weights_and_not_of_the_recipes_name():
     assert [track_of(pm.recipe(name, 32)) for name in RECIPES] == ["T0", "T1", "T1m", "T2m", "T3"]
-    bare = pm.Edges(input_size=32, layers=2, initialisation="default")
-    assert track_of(replace(pm.recipe("efficient", 32), model=bare)) == "T2"
+    paper, tuned, dense = (pm.recipe(name, 32) for name in ("paper", "tuned", "dense"))
+    for config, track in (
+        (replace(pm.recipe("efficient", 32), model=pm.Edges(input_size=32, layers=2)), "T2"),
+        (replace(tuned, model=pm.Edges(input_size=32, layers=2)), "T2"),
+        (replace(tuned, model=dense.model, training=dense.training), "T3"),
+        (replace(pm.recipe("efficient", 32), model=tuned.model), "T1"),
+        (replace(paper, training=replace(paper.training, optimizer="adamw", learning_rate=1e-3)), "T1"),
+        (replace(paper, model=replace(paper.model, initialisation="matching")), "T1m"),
+        (replace(paper, model=replace(paper.model, heads=2)), "T2"),
+        (replace(paper, model=replace(paper.model, layers=8), training=replace(paper.training, examples=1024)), "T0"),
+    ):
+        assert track_of(config) == track
 
 
 # How a model gets there.
@@ -130,6 +141,39 @@ def test_ship_then_load_gives_the_runs_weights_and_a_true_card(run: pm.Run, shel
     assert {"naive", "star", "balanced"} == set(described.accuracy)
 
 
+def test_a_model_on_the_shelf_is_not_lost(run: pm.Run, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    mine = tmp_path / "shelf"
+    shutil.copytree(shelf, mine)
+    before = {path.name: path.read_bytes() for path in mine.iterdir()}
+    changed = replace(run, model=run.config.model.build(99))
+
+    def unchanged() -> bool:
+        return {path.name: path.read_bytes() for path in mine.iterdir()} == before
+
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({}, "name='tiny-20': there is a model of this name"),
+        ({"replace": True, "threads": 0}, "threads=0"),
+        ({"replace": True, "about": "two\nlines"}, "about='two.*must be one line"),
+        ({"replace": True, "about": " "}, "about=' '"),
+    ]
+    for given, words in bad:
+        with pytest.raises(ValueError, match=words):
+            ship(changed, "tiny-20", given.pop("about", "another"), shelf=mine, **given)
+        assert unchanged()
+    with monkeypatch.context() as patch:
+        patch.setattr("pathmerge.zoo.ship.evaluate_model", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        for name in ("tiny-20", "other"):
+            with pytest.raises(KeyboardInterrupt):
+                ship(changed, name, "another", shelf=mine, replace=True)
+            assert unchanged()
+    from pathmerge.zoo.shelf import load
+
+    ship(changed, "tiny-20", "another", shelf=mine, replace=True, threads=1)
+    weights = load("tiny-20", mine).state_dict()
+    assert card("tiny-20", mine).about == "another"
+    assert all(torch.equal(weights[name], value) for name, value in changed.model.state_dict().items())
+
+
 def test_the_list_and_the_card_are_printed(shelf: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["models", "--shelf", str(shelf)]) == 0
     assert re.search(r"tiny-20 +20 +T2m +256 .*a model of a second", capsys.readouterr().out)
@@ -148,12 +192,18 @@ def test_bad_input_is_one_line(run: pm.Run, shelf: Path, tmp_path: Path, capsys:
     shutil.copytree(shelf, other)
     values = json.loads((other / "tiny-20.json").read_text())
     (other / "tiny-20.json").write_text(json.dumps({**values, "version": 2}))
+    odd = tmp_path / "odd"
+    shutil.copytree(shelf, odd)
+    for name, change in (("config", {"config": {}}), ("examples", {"examples": "x"})):
+        (odd / f"{name}.json").write_text(json.dumps({**values, **change}))
     from pathmerge.zoo.shelf import load
 
     for action, words in (
         (lambda: pm.load("balanced-33"), "model='balanced-33': must be one of"),
         (lambda: load("tiny-20", broken), "is not the file its card describes"),
         (lambda: card("tiny-20", other), "is pathmerge model card of version 2, must be .* of version 1"),
+        (lambda: card("config", odd), r"card=.*config.json': cannot be read \(balanced: the field input_size"),
+        (lambda: card("examples", odd), "examples='x'"),
         (lambda: ship(replace(run, finished=None), "x", "", shelf=tmp_path / "none"), "is not finished"),
         (lambda: ship(run, "../x", "", shelf=tmp_path / "none"), r"name='\.\./x': must be letters, digits and hyphens"),
     ):
@@ -163,5 +213,11 @@ def test_bad_input_is_one_line(run: pm.Run, shelf: Path, tmp_path: Path, capsys:
     assert not (tmp_path / "none").exists()
     assert main(["models", "tiny-21", "--shelf", str(shelf)]) == 2
     assert "did you mean tiny-20?" in capsys.readouterr().err
+    assert main(["models", "--shelf", str(tmp_path / "none")]) == 2
+    assert "shelf=" in capsys.readouterr().err
+    assert main(["evaluate", "balanced32"]) == 2
+    assert "run='balanced32': neither a run's directory nor a trained model (did you mean balanced-32?)" in (
+        capsys.readouterr().err
+    )
     assert main(["ship", str(tmp_path), "x", "--about", "y", "--shelf", str(tmp_path / "none")]) == 2
     assert "not a run" in capsys.readouterr().err

@@ -81,14 +81,15 @@ def explain(
     if history and subject.run is None:
         raise ValueError("history: needs a run with several checkpoints; train with --keep-every EXAMPLES")
     problems = _problems(subject, problem, lookahead)
-    from pathmerge.circuits.results import NO_INPUTS, Inputs, open_folder
+    from pathmerge.circuits.results import Inputs, open_folder
     from pathmerge.cli import announce_compilation, progress_bar
+    from pathmerge.heldout import NONE_HELD
 
     announce_compilation(subject.problem)
     inputs = Inputs(problems=problems, count=count, seed=subject.seed)
     total = sum(len(batch) for _, batch in inputs.batches)
     if not total:
-        raise ValueError(f"input_size={subject.problem.input_size}: {NO_INPUTS}")
+        raise ValueError(f"input_size={subject.problem.input_size}: {NONE_HELD}")
     if plan:
         return _print_plan(subject, inputs, options, threads)
     if history and subject.run is not None:

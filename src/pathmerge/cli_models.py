@@ -19,6 +19,8 @@ def models(name: Annotated[str | None, tyro.conf.Positional] = None, shelf: Path
         name: A model of the list.
         shelf: Where the models are.
     """
+    if not shelf.is_dir():
+        raise ValueError(f"shelf={str(shelf)!r}: no such directory")
     if name is None:
         _print_list([card(found, shelf) for found in names(shelf)])
     else:
@@ -31,6 +33,7 @@ def ship(
     name: Annotated[str, tyro.conf.Positional],
     about: str,
     shelf: Path = SHELF,
+    replace: bool = False,
     threads: int = 2,
 ) -> int:
     """Judge a finished run on its test problems and put its model, with a card, on the shelf.
@@ -40,6 +43,7 @@ def ship(
         name: The name it will have.
         about: One line that says what it is.
         shelf: Where to write: NAME.safetensors and NAME.json; none: into the package.
+        replace: Even if there is a model of this name.
         threads: Cores to compute with.
     """
     from pathmerge.cli import announce_compilation, progress_bar
@@ -52,7 +56,7 @@ def ship(
     suite = test_suite(loaded.config.problem)
     total = per_cell(suite, loaded.config.held_out.test) * sum(len(part.cells()) for part in suite)
     with progress_bar("judging", total, long=total > 5000) as advance:
-        made = put(loaded, name, about, shelf=shelf, threads=threads, progress=advance)
+        made = put(loaded, name, about, shelf=shelf, replace=replace, threads=threads, progress=advance)
     _print_card(made, weights_of(name, shelf))
     return 0
 

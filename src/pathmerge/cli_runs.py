@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -155,6 +156,9 @@ class _Asked:
             values = {**values, table: present}
         if self.problem is not None:
             text = {"text": True} if self.problem == "language" else {}
+            reader = MODELS.get(values["model"].get("name", ""))
+            if text and reader is not None and "text" not in {field.name for field in fields(reader)}:
+                raise ValueError(f"model={reader.name!r}: reads no text; --problem language needs --model onehot")
             # A recipe's join is of the edges of search problems in symbols.
             kind = DISTRIBUTIONS[self.problem]
             dropped = ("text",) if issubclass(kind, SearchDistribution) else ("text", "joining")
@@ -419,6 +423,12 @@ def load_subject(given: str, task: str) -> Subject:
         return Subject(name=path.stem, title=str(path), model=model, problem=problem, count=count, seed=seed, run=None)
     from pathmerge.training.run import load_run
 
+    if not path.exists() and path.name == given:
+        near = get_close_matches(given, names(), n=1)
+        raise ValueError(
+            f"run={given!r}: neither a run's directory nor a trained model"
+            + (f" (did you mean {near[0]}?)" if near else "; `pathmerge models` lists those that come with pathmerge")
+        )
     run = load_run(path)
     title = f"{run.config.problem.describe()}, {run.config.model.name}, {run.examples:,} examples"
     return Subject(

@@ -55,6 +55,8 @@ def study(
     if list:
         from pathmerge.studies.show import print_list
 
+        if name is not None:
+            raise ValueError(f"study={name!r}: --list lists them all; leave the name out, or use --plan")
         return print_list()
     if name is None:
         raise ValueError("study: missing; give a name, `pathmerge study --list` tells which")
@@ -71,7 +73,7 @@ def study(
     if plan:
         from pathmerge.studies.show import print_plan
 
-        return print_plan(chosen, setting)
+        return print_plan(chosen, setting, cores or os.cpu_count() or 1)
     from pathmerge.studies.results import Folder
     from pathmerge.studies.runner import run_study
     from pathmerge.studies.show import Watcher, print_end

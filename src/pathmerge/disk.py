@@ -77,7 +77,7 @@ def write_json(path: Path, values: Any, field: str = "out") -> None:
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
     """A table as CSV; its columns are those of the first row unless given, and a value that a row has not is empty."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns or list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]) if columns is None else columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

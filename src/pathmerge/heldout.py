@@ -29,6 +29,7 @@ from pathmerge.problems.python_distribution import PythonDistribution
 from pathmerge.rng import MAX_STREAM, Split
 
 LARGEST_SHARE = 0.05
+NONE_HELD = "has too few problems to hold any out; choose a larger size"
 _CENSUS_STREAM = MAX_STREAM
 _CENSUS_CHUNK = 2**17
 _FIRST_CENSUS = 2**13

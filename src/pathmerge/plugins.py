@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from typing import Any, TypeVar
 VARIABLE = "PATHMERGE_PLUGINS"
 _loaded: set[str] = set()
 Kind = TypeVar("Kind", bound=type)
+Result = TypeVar("Result")
 
 
 def use(files: list[str]) -> None:
@@ -55,6 +57,21 @@ def load_plugins() -> None:
         if file and file not in _loaded:
             _run(Path(file))
             _loaded.add(file)
+
+
+def guarded(method: Callable[..., Result], *given: Any) -> Result:
+    """What a method gives; one of someone's own class that fails does so in one line, and ours as it is."""
+    owner = type(getattr(method, "__self__", None))
+    try:
+        return method(*given)
+    except ValueError:
+        raise
+    except Exception as error:
+        if owner.__module__.startswith("pathmerge."):
+            raise
+        place = Path(sys.modules[owner.__module__].__file__ or "")
+        reason = f"{_where(error, place)}{type(error).__name__}: {error}"
+        raise ValueError(f"{owner.__name__}.{method.__name__}: {reason}") from None
 
 
 def register(kind: Kind) -> Kind:

@@ -7,7 +7,7 @@ with extra labels from the same graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -122,14 +122,30 @@ RECIPES: dict[str, Callable[[int, int], RunConfig]] = {
     "dense": dense,
 }
 
-TRACKS = {"paper": "T0", "tuned": "T1", "matched": "T1", "efficient": "T2", "dense": "T3"}
+ARCHITECTURE = ("embedding", "positions", "causal", "heads", "loops")
+"""What makes the paper's one-hot transformer another one; layers and hidden width differ in the paper too."""
+STEPS = (
+    "optimizer", "learning_rate", "weight_decay", "beta1", "beta2", "clip", "warmup", "schedule", "batch_size",
+    "first_batch_size", "ramp", "loss",
+)  # fmt: skip
+"""What makes the paper's training another one; how long it goes on does not."""
 
 
 def track_of(config: RunConfig) -> str:
-    """The track of a config that began as a recipe; T1 and T2 get their m from its initialisation."""
-    check_choice("recipe", config.recipe, tuple(TRACKS))
-    track = TRACKS[config.recipe or ""]
-    return f"{track}m" if track in ("T1", "T2") and config.model.initialisation == "matching" else track
+    """The track (SPEC section 9) of a config, by what it changes against the paper's model, data and optimizer."""
+    model, published = config.model, paper(config.problem.input_size)
+    if config.training.reach:
+        return "T3"
+    prior = "m" if model.initialisation == "matching" else ""
+    if not isinstance(model, OneHot) or _differ(model, published.model, ARCHITECTURE):
+        return f"T2{prior}"
+    changed = _differ(config.training, published.training, STEPS) or config.curriculum != published.curriculum
+    changed |= model.feed_forward_scale != published.model.feed_forward_scale
+    return f"T1{prior}" if changed or prior else "T0"
+
+
+def _differ(one: Any, other: Any, fields: Sequence[str]) -> bool:
+    return any(getattr(one, field) != getattr(other, field) for field in fields)
 
 
 def on_problem(config: RunConfig, problem: Distribution) -> RunConfig:

@@ -14,9 +14,10 @@ from pathmerge.circuits.explain import check_problem, explain_all, together
 from pathmerge.circuits.frame import frame_of
 from pathmerge.circuits.options import Mode, Options
 from pathmerge.circuits.perturb import all_operations, important_last, measure
-from pathmerge.circuits.results import NO_INPUTS, Inputs
+from pathmerge.circuits.results import Inputs
 from pathmerge.circuits.subject import as_explainable
 from pathmerge.circuits.trace import Trace, record
+from pathmerge.heldout import NONE_HELD
 from pathmerge.parallel import Workers
 
 TIMED = 128
@@ -53,7 +54,7 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
     subject = as_explainable(model)
     batches = [batch for _, batch in inputs.batches]
     if not batches:
-        raise ValueError(f"input_size={inputs.problems[0].input_size}: {NO_INPUTS}")
+        raise ValueError(f"input_size={inputs.problems[0].input_size}: {NONE_HELD}")
     for batch in batches:
         check_problem(batch)
     longest = max(batches, key=lambda batch: int((batch.edges[0, :, 0] > 0).sum()))

@@ -32,7 +32,6 @@ from pathmerge.problems.distribution import Distribution
 
 ABOUT, SUMMARY, SKIPPED = "explain.json", "summary.json", "skipped.json"
 FORMAT, VERSION = "pathmerge circuits", 1
-NO_INPUTS = "has too few problems to hold any out; choose a larger size"
 
 
 @dataclass(frozen=True, kw_only=True)

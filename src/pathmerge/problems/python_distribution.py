@@ -56,6 +56,8 @@ class PythonDistribution(SearchDistribution):
     def __post_init__(self) -> None:
         super().__post_init__()
         largest = self.largest_lookahead
+        if largest is not None and (not isinstance(largest, int) or isinstance(largest, bool)):
+            raise ValueError(f"{self.name}.largest_lookahead={largest!r}: must be a whole number, or None")
         most = (self.most_vertices - 1) // 2 if largest is None else largest
         if most < 1:
             raise ValueError(f"{self.name}: problems of {self.size_text} have no lookahead of 1 or more; choose larger")

@@ -11,6 +11,7 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from pathmerge.disk import read_json
 from pathmerge.studies import rules
 from pathmerge.studies.results import ABOUT, FORMAT, VERSION, Folder
 from pathmerge.studies.rules import Found, NotEnough
-from pathmerge.studies.study import SCALES, Row, Setting
+from pathmerge.studies.study import SCALES, Row, Setting, tasks_of
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 
@@ -67,8 +68,8 @@ CLAIMS: tuple[Claim, ...] = (
         number="C3",
         says="Training on stars transfers only in part.",
         studies=("sensitivity",),
-        rule="mean over balanced lookaheads, holds: above guessing a child and below 0.95, with at least 0.9 on stars; "
-        "fails: at least 0.98, or no better than guessing",
+        rule="mean over balanced lookaheads, holds: 0.02 above guessing a child and below 0.95, with at least 0.9 on "
+        "stars; fails: at least 0.98, or no better than guessing",
         decide=rules.star_transfers_in_part,
     ),
     Claim(
@@ -107,7 +108,7 @@ CLAIMS: tuple[Claim, ...] = (
         says="Width does not help to reach the global minimum, though wider models leave the start sooner.",
         studies=("model-size",),
         rule="widest against narrowest, holds: its share of converged seeds is no larger, its least loss no less than "
-        "half, and its training loss halves no later; fails: it converges in at least half of the seeds more, or its "
+        "half, and its training loss halves, no later; fails: it converges in at least half of the seeds more, or its "
         "least loss is less than half",
         decide=rules.width_does_not_help,
     ),
@@ -173,10 +174,13 @@ def settings_in(root: Path, study: str) -> list[Setting]:
     """The settings a study was run at, by what is in a folder of results."""
     found: list[Setting] = []
     for path in sorted((root / study).glob(f"*/{ABOUT}")):
-        about = read_json(path)
-        if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
-            raise ValueError(f"results: {str(path)!r} is of another version, or no study's; remove it")
-        found.append(Setting(scale=str(about.get("scale")), recipe=str(about.get("recipe"))))
+        about = read_json(path, field="results")
+        known = (about.get("format"), about.get("version")) == (FORMAT, VERSION) and about.get("scale") in SCALES
+        if not known:
+            raise ValueError(f"results: {str(path)!r} is of another version, or no study's; move its folder elsewhere")
+        setting = Setting(scale=about["scale"], recipe=str(about.get("recipe")))
+        if path.parent.name == setting.name:  # else a copy that someone put aside
+            found.append(setting)
     return sorted(found, key=lambda setting: (SCALES.index(setting.scale), setting.recipe))
 
 
@@ -186,7 +190,7 @@ def rows_of(root: Path, study: str, setting: Setting) -> list[Row]:
 
     chosen = study_named(study)
     folder = Folder(root=root, study=chosen, setting=setting)
-    tasks = chosen.tasks(setting)
+    tasks = tasks_of(chosen, setting)
     folder.check(tasks)
     rows = folder.rows(tasks)
     failed = sum(row.get("error") is not None for row in rows)
@@ -219,18 +223,23 @@ def judge(claim: Claim, root: Path, setting: Setting) -> Verdict:
 
 def verdicts(root: Path) -> dict[str, list[Verdict]]:
     """All claims, each with its verdicts at the settings it was run at; an empty list where it was not."""
-    found: dict[str, list[Verdict]] = {}
-    for claim in CLAIMS:
-        there = [settings_in(root, study) for study in claim.studies]
-        common = [setting for setting in there[0] if all(setting in others for others in there)]
-        found[claim.number] = [judge(claim, root, setting) for setting in common]
-    return found
+    return {claim.number: _verdicts(claim, root) for claim in CLAIMS}
+
+
+def _verdicts(claim: Claim, root: Path) -> list[Verdict]:
+    there = [settings_in(root, study) for study in claim.studies]
+    return [judge(claim, root, setting) for setting in there[0] if all(setting in others for others in there)]
 
 
 def touched(root: Path, study: str) -> list[Verdict]:
-    """The verdicts that a study has a part in."""
-    mine = {claim.number for claim in CLAIMS if study in claim.studies}
-    return [verdict for number, found in verdicts(root).items() if number in mine for verdict in found]
+    """The verdicts that a study has a part in. Where another study's results, which it needs too, cannot be read, there
+    is none: they are not this study's fault."""
+    found: list[Verdict] = []
+    for claim in CLAIMS:
+        if study in claim.studies:
+            with suppress(ValueError):
+                found += _verdicts(claim, root)
+    return found
 
 
 def as_markdown(found: Mapping[str, Sequence[Verdict]]) -> str:

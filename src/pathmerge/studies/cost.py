@@ -2,7 +2,9 @@
 
 Choices a reader could not guess:
 - FLOPs are those of `pathmerge.training.flops`: with sequence length, without padding. The tokens of an example are the
-  mean of a few that are drawn. Runs that stop early or grow their problems cost less: it is the most that can be.
+  mean of a few that are drawn. Runs that stop early or grow their problems cost less.
+- Besides its training a task takes START seconds for its process, for holding problems out and for judging; a task that
+  measures more says so itself (`Task.minutes`).
 - The throughput is that of two short trainings, a small and a larger model, on one core; it is kept for this machine
   and these versions in the user's cache folder. Wider models are faster per FLOP; in between we interpolate.
 """
@@ -30,6 +32,8 @@ from pathmerge.training.curriculum import Curriculum
 from pathmerge.version import __version__
 
 MEASURED_SIZES = (32, 96)
+START = 8.0
+"""Smoke studies, which train for a moment, took 6 to 11 seconds a task on the machine this was written on."""
 LARGEST_DRAWN = 199
 """Larger problems have kernels of their own, which take half a minute to compile; their tokens are extrapolated."""
 
@@ -63,7 +67,7 @@ def cost_of(tasks: Sequence[Task], pace: Pace) -> Cost:
     """Of all these tasks together, if nothing of them is done."""
     total = Cost()
     for task in tasks:
-        seconds = 60 * task.minutes
+        seconds = START + 60 * task.minutes
         if task.config is None:
             total += Cost(core_seconds=seconds, longest=seconds)
             continue

@@ -208,7 +208,9 @@ def ending(run: Run) -> Row:
     """How a training ended: whether and when it converged, what it cost."""
     lines = run.metrics()
     checks = [line for line in lines if line["kind"] == "validation"]
-    last = next(line for line in reversed(lines) if line["kind"] == "end")
+    last = next((line for line in reversed(lines) if line["kind"] == "end"), None)
+    if last is None:
+        raise ValueError(f"run={str(run.directory)!r}: its metrics have no end; remove it, and it is trained again")
     first: dict[str, Value] = {
         name: next((line["examples"] for line in checks if line[name]), None)
         for name in ("converged", "converged_each")

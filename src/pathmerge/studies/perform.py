@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pathmerge.errors import HeldError, NotFiniteError
 from pathmerge.studies.results import Folder, Outcome
-from pathmerge.studies.study import Place, Row, Setting, Task
+from pathmerge.studies.study import Place, Row, Setting, Task, tasks_of
 
 if TYPE_CHECKING:
     from pathmerge.training.config import RunConfig
@@ -71,7 +71,7 @@ def find(order: Order) -> tuple[Folder, Task]:
     study = study_named(order.study)
     setting = Setting(scale=order.scale, recipe=order.recipe)
     folder = Folder(root=Path(order.root), study=study, setting=setting)
-    for task in study.tasks(setting):
+    for task in tasks_of(study, setting):
         if task.name == order.task:
             return folder, task
     raise ValueError(f"task={order.task!r}: study {order.study} has no such task at {setting.name}")
@@ -84,7 +84,12 @@ def _work(folder: Folder, task: Task, order: Order) -> list[Row]:
         run = _train(task.config, folder.runs, order.save_every)
         threads = task.config.training.threads
     place = Place(folder=folder.path / "files" / task.name, threads=threads)
-    return folder.study.measure(task, run, folder.setting, place)
+    rows = folder.study.measure(task, run, folder.setting, place)
+    for row in rows:
+        clash = next((name for name, value in task.labels.items() if row.get(name, value) != value), None)
+        if clash is not None:
+            raise ValueError(f"a row says {clash}={row[clash]!r} where the task's label is {task.labels[clash]!r}")
+    return rows
 
 
 def _train(config: RunConfig, runs: Path, save_every: float) -> Run:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pathmerge.disk import read_json, write_csv, write_json, written_whole
+from pathmerge.plugins import guarded
 from pathmerge.studies.study import Row, Setting, Study, Task, Value
 from pathmerge.version import __version__
 
@@ -78,10 +79,10 @@ class Folder:
             self.check(tasks)
             return
         try:
-            if self.path.is_dir() and any(self.path.iterdir()):
+            if self.path.is_dir() and any(not _ours(path) for path in self.path.iterdir()):
                 raise ValueError(f"out={str(self.path)!r}: is not empty and has no {ABOUT}; choose another folder")
-            (self.path / TASKS).mkdir(parents=True, exist_ok=True)
             self.runs.mkdir(parents=True, exist_ok=True)
+            (self.path / TASKS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"out={str(self.root)!r}: {error.strerror}: {error.filename}") from None
         if not os.access(self.path, os.W_OK):
@@ -94,9 +95,11 @@ class Folder:
         if not path.exists():
             return None
         values = read_json(path)
-        return Outcome(
-            task=task, rows=tuple(values["rows"]), error=values.get("error"), seconds=values.get("seconds", 0.0)
-        )
+        rows, error, seconds = values.get("rows"), values.get("error"), values.get("seconds", 0.0)
+        whole = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+        if not whole or not isinstance(error, str | None) or not isinstance(seconds, int | float):
+            raise ValueError(f"out: {str(path)!r} is damaged; remove it, and the task is done again")
+        return Outcome(task=task, rows=tuple(rows), error=error, seconds=seconds)
 
     def keep(self, outcome: Outcome) -> None:
         """Write how a task ended."""
@@ -120,6 +123,8 @@ class Folder:
 
     def write(self, rows: Sequence[Row]) -> list[Path]:
         """The table as CSV and Parquet, and the figure as PNG and SVG."""
+        from matplotlib.figure import Figure
+
         from pathmerge.pictures import save
 
         written = [self.path / f"{TABLE}.csv", self.path / f"{TABLE}.parquet"]
@@ -127,12 +132,19 @@ class Folder:
             write_rows(path, rows)
         good = [row for row in rows if row.get("error") is None]
         if good:
-            figure = self.study.draw(good, self.setting)
+            figure = guarded(self.study.draw, good, self.setting)
+            if not isinstance(figure, Figure):
+                raise ValueError(f"study {self.study.name}: draw must return a figure of matplotlib")
             for suffix in ("png", "svg"):
                 path = self.path / f"{FIGURE}.{suffix}"
                 save(figure, path)
                 written.append(path)
         return written
+
+
+def _ours(path: Path) -> bool:
+    """Whether this is what a start that was cut off leaves behind."""
+    return path.name.startswith(".pathmerge-") or (path.name == TASKS and path.is_dir() and not any(path.iterdir()))
 
 
 def _finite(value: Value) -> Value:
@@ -176,8 +188,11 @@ def _column(values: Sequence[Any]) -> Any:
 
 def _check(path: Path, about: Mapping[str, Any]) -> None:
     """Raise unless the folder of this study.json was made for the same thing."""
-    found = read_json(path)
     place = f"out={str(path.parent)!r}"
+    try:
+        found = read_json(path)
+    except ValueError:
+        raise ValueError(f"{place}: its {ABOUT} cannot be read; choose another folder") from None
     for name in ("format", "version", "study", "scale", "recipe"):
         if found.get(name) != about[name]:
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log
+from math import inf, log
 from statistics import mean
 
 import numpy as np
@@ -165,7 +165,8 @@ def width_does_not_help(rows: Rows) -> Found:
     )
     worse = shares[wide] <= shares[narrow] and losses[wide] >= losses[narrow] / 2
     better = shares[wide] - shares[narrow] >= 0.5 or losses[wide] < losses[narrow] / 2
-    return Found(holds=worse and halved[wide] <= halved[narrow], fails=better, evidence=evidence)
+    sooner = halved[wide] < inf and halved[wide] <= halved[narrow]
+    return Found(holds=worse and sooner, fails=better, evidence=evidence)
 
 
 def _last_loss(rows: Sequence[Row], column: str = "test_loss") -> float:
@@ -198,8 +199,10 @@ def dfs_struggles(rows: Rows) -> Found:
         raise NotEnough("fewer than two sizes or models are done")
     grows = sizes[max(sizes)] >= 2 * sizes[min(sizes)]
     own = {model: where(rows["dfs-model"], model=model) for model in models}
-    least = {model: min(numbers(where(found, kind="point"), "test_loss")) for model, found in own.items()}
-    target = max(least.values())
+    least = [min(numbers(where(found, kind="point"), "test_loss"), default=inf) for found in own.values()]
+    target = max(least)
+    if target == inf:
+        raise NotEnough("dfs-model: a model has no test loss yet")
     small, large = models[0], models[-1]
     cost = {
         axis: (_reached(own[small], target, axis), _reached(own[large], target, axis)) for axis in ("examples", "flops")

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from pathmerge.studies.perform import PARENT, Order
 from pathmerge.studies.results import Folder, Outcome
-from pathmerge.studies.study import Row, Setting, Study, Task
+from pathmerge.studies.study import Row, Setting, Study, Task, tasks_of
 
 TRIES = 3
 """How often a task whose process dies is started."""
@@ -74,11 +74,14 @@ class Local:
                     if process.poll() is None:
                         continue
                     running.remove(entry)
-                    if process.returncode < 0 and tried < TRIES and folder.outcome(order.task) is None:
-                        yield Event(task=order.task, kind="died", says=f"killed by signal {-process.returncode}")
+                    killed = process.returncode < 0 and folder.outcome(order.task) is None
+                    says = f"killed by signal {-process.returncode}"
+                    if killed and tried < TRIES:
+                        yield Event(task=order.task, kind="died", says=says)
                         waiting.insert(0, (order, count, tried + 1))
                     else:
-                        yield Event(task=order.task, kind="ended", says=last_words(folder.path, order.task))
+                        says = f"{says}, {TRIES} times" if killed else last_words(folder.path, order.task)
+                        yield Event(task=order.task, kind="ended", says=says)
         finally:
             stop([process for *_, process in running])
 
@@ -125,7 +128,7 @@ def run_study(
     watch: Callable[[Event, Sequence[Task]], None] | None = None,
 ) -> tuple[list[Row], list[Path]]:
     """Do all that is left to do of a study, write its table and figure; its rows, and the files written."""
-    tasks = study.tasks(setting)
+    tasks = tasks_of(study, setting)
     folder = Folder(root=root, study=study, setting=setting)
     folder.open(tasks)
     left = [task for task in tasks if not _done(folder, task)]

@@ -22,7 +22,7 @@ from pathmerge.studies.claims import Verdict
 from pathmerge.studies.cost import cost_of, measure_pace
 from pathmerge.studies.results import Folder
 from pathmerge.studies.runner import Event
-from pathmerge.studies.study import SCALES, Row, Setting, Study, Task
+from pathmerge.studies.study import SCALES, Row, Setting, Study, Task, tasks_of
 from pathmerge.training.run import METRICS
 
 REFRESH = 1.0
@@ -38,32 +38,31 @@ def print_list() -> int:
         console.print(f"[bold]{escape(study.name)}[/bold]  {study.figure}: {escape(study.question)}", soft_wrap=True)
         for scale in SCALES:
             setting = study.setting(scale)
-            cost = cost_of(study.tasks(setting), pace)
+            cost = cost_of(tasks_of(study, setting), pace)
             runs = f"{cost.runs:>4} runs {_power(cost.examples):>8} examples {_power(cost.flops):>8} FLOPs"
             what = runs if cost.runs else f"{'nothing is trained':>41}"
             print(f"  {scale:7} {setting.recipe if cost.runs else '':8} {what} {duration(cost.hours(cores)):>10}")
     speeds = ", ".join(f"{speed / 1e9:.0f} GFLOP/s at width {width}" for width, speed in pace.points)
-    print(f"\nAt most, if nothing is done yet, on the {cores} cores of this machine: one trains at {speeds}.")
+    print(f"\nIf nothing is done and no run stops early, on the {cores} cores of this machine; one trains at {speeds}.")
     return 0
 
 
-def print_plan(study: Study, setting: Setting) -> int:
+def print_plan(study: Study, setting: Setting, cores: int) -> int:
     """The tasks of a study and what each costs."""
     pace = measure_pace()
     print(f"{study.name} ({study.figure}): {study.question}")
     print(f"{setting.scale} scale, recipe {setting.recipe}: {study.says(setting)}")
-    tasks = study.tasks(setting)
+    tasks = tasks_of(study, setting)
     for task in tasks:
         cost = cost_of([task], pace)
         run = (
             "" if task.config is None else f"  {task.config.training.examples:,} examples, {_power(cost.flops)} FLOPs,"
         )
         print(f"  {task.name}:{run} {duration(cost.hours(1))}  {'' if task.config is None else task.config.run_name}")
-    cores = os.cpu_count() or 1
     total = cost_of(tasks, pace)
     print(
         f"{len(tasks)} tasks, {total.runs} trainings, {total.examples:,} examples, {_power(total.flops)} FLOPs; "
-        f"at most {duration(total.hours(cores))} on {cores} cores"
+        f"about {duration(total.hours(cores))} on {cores} cores if no run stops early"
     )
     return 0
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pathmerge.errors import check_choice
+from pathmerge.plugins import guarded
 from pathmerge.problems.distribution import Distribution
 from pathmerge.recipes import RECIPES
 from pathmerge.training.config import RunConfig
@@ -130,6 +131,18 @@ class Study(ABC):
     @abstractmethod
     def draw(self, rows: Sequence[Row], setting: Setting) -> Figure:
         """The figure, from all rows there are; tasks that failed or are not done have none."""
+
+
+def tasks_of(study: Study, setting: Setting) -> list[Task]:
+    """The tasks of a study, checked: it may be someone's own."""
+    found = guarded(study.tasks, setting)
+    if not isinstance(found, list) or not all(isinstance(task, Task) for task in found):
+        raise ValueError(f"study {study.name}: its tasks must be a list of Task")
+    names = [task.name for task in found]
+    twice = next((task for task in found if names.count(task.name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"study {study.name}: two tasks have the labels {twice.labels}; they must differ")
+    return found
 
 
 def numbers(rows: Sequence[Row], column: str) -> list[float]:

@@ -141,9 +141,10 @@ def versions() -> dict[str, str]:
 def read_versions(directory: Path) -> dict[str, str]:
     """What the run in this directory was begun with; empty if that was not kept."""
     try:
-        return json.loads((directory / VERSIONS).read_text(encoding="utf-8"))
+        found = json.loads((directory / VERSIONS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    return {str(name): str(version) for name, version in found.items()} if isinstance(found, dict) else {}
 
 
 def lock(directory: Path) -> IO[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pathmerge.disk import check_output, read_json, written_whole
 from pathmerge.studies.catalogue import study_named
-from pathmerge.studies.results import ABOUT, RUNS, Folder
-from pathmerge.studies.study import Row, Setting
+from pathmerge.studies.results import ABOUT, FORMAT, RUNS, VERSION, Folder
+from pathmerge.studies.study import Row, Setting, tasks_of
 from pathmerge.training.run import CONFIG
 from pathmerge.viewer.demo import COMPILED, demo_page
 from pathmerge.viewer.run import run_page
@@ -33,7 +33,7 @@ def page_of(path: Path) -> str:
         return run_page(path)
     if (path / ABOUT).is_file():
         folder = folder_at(path)
-        tasks = folder.study.tasks(folder.setting)
+        tasks = tasks_of(folder.study, folder.setting)
         folder.check(tasks)
         return study_page(folder, folder.rows(tasks))
     if (path / COMPILED).is_dir() and (runs := sorted((path / RUNS).glob(f"*/{CONFIG}"))):
@@ -46,7 +46,9 @@ def page_of(path: Path) -> str:
 
 def folder_at(path: Path) -> Folder:
     """The study whose results lie in this directory."""
-    about = read_json(path / ABOUT)
+    about = read_json(path / ABOUT, field="path")
+    if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
+        raise ValueError(f"path={str(path)!r}: its {ABOUT} is of another version, or no study's")
     place = path.resolve()
     study = study_named(str(about.get("study")))
     setting = Setting(scale=str(about.get("scale")), recipe=str(about.get("recipe")))

@@ -102,7 +102,7 @@ def _model_of(folder: str) -> str:
 def about(record: Record) -> dict[str, Any]:
     """What a reader wants to know first."""
     config = record.config
-    track = track_of(config) if config.recipe in RECIPES else None
+    track = track_of(config)
     return {
         "problems": config.problem.describe(),
         "model": f"{config.model.name}, {config.model.layers} layers, input size {config.model.input_size}",

@@ -7,7 +7,7 @@ from typing import Any
 
 from pathmerge.studies.claims import touched
 from pathmerge.studies.results import FIGURE, TABLE, Folder
-from pathmerge.studies.study import Row, Task
+from pathmerge.studies.study import Row, Task, tasks_of
 from pathmerge.training.config import to_toml
 from pathmerge.training.run import CONFIG, read_versions
 from pathmerge.viewer import circuits
@@ -27,7 +27,7 @@ VERDICTS = {"holds": "good", "fails": "bad", "undecided": "open"}
 def study_page(folder: Folder, rows: Sequence[Row]) -> str:
     """The report of a study from its rows, and from the runs and files in its folder."""
     study, setting = folder.study, folder.setting
-    tasks = study.tasks(setting)
+    tasks = tasks_of(study, setting)
     failed = [row for row in rows if row.get("error") is not None]
     good = [row for row in rows if row.get("error") is None]
     page = Page(title=study.question, kind=f"Study {study.name}, {study.figure} of the paper")

@@ -83,9 +83,22 @@ def card(name: str, shelf: Path = SHELF) -> Card:
         if (kind, version) != (FORMAT, VERSION):
             raise ValueError(f"is {kind} of version {version}, must be {FORMAT} of version {VERSION}")
         accuracy = {of: {at: (n[0], n[1]) for at, n in cells.items()} for of, cells in values.pop("accuracy").items()}
-        return Card(**values, accuracy=accuracy)
+        found = Card(**values, accuracy=accuracy)
+        _check(found)
+        return found
     except (OSError, KeyError, AttributeError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"card={str(path)!r}: cannot be read ({error})") from None
+
+
+def _check(found: Card) -> None:
+    """Raise unless what the card says is of the right kind, and its config one of ours."""
+    numbers = {"parameters": int, "examples": int, "flops": (int, float), "seconds": (int, float)}
+    for field, kind in (*numbers.items(), *((name, str) for name in ("name", "about", "command", "sha256"))):
+        if not isinstance(getattr(found, field), kind):
+            raise ValueError(f"{field}={getattr(found, field)!r}")
+    if not isinstance(found.made_with, dict):
+        raise ValueError(f"made_with={found.made_with!r}")
+    _ = found.run_config
 
 
 def load(name: str, shelf: Path = SHELF) -> Transformer:
