@@ -37,7 +37,7 @@ RATES = {
     "signum": (1e-5, 1e-4, 1e-3),
     "sophia": (1e-4, 3e-4, 1e-3),
     "adamw": (3e-4, 1e-3, 3e-3),
-    "muon": (1e-3, 3e-3, 1e-2, 3e-2),
+    "muon": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
 }
 OTHER_PROBLEMS = {
     "naive": Naive(input_size=32),
@@ -160,6 +160,22 @@ def show() -> None:
         )
 
 
+def show_control() -> None:
+    """The table of docs/recipes.md: how far each optimizer came at each rate."""
+    titles = ("optimizer", "rate", "examples", "validation (worst lookahead)", "0.5 after", "0.9 after", "each ≥ 0.995")
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+    for trial in trials():
+        found = outcome(trial) if trial.name.startswith("control/") else None
+        if found is None or found["accuracy"] is None:
+            continue
+        checks = [line for line in trial.lines() if line["kind"] == "validation"]
+        when = [next((c["examples"] for c in checks if c["accuracy"] >= least), None) for least in (0.5, 0.9)]
+        cells = ["–" if value is None else f"{value:,}" for value in (*when, found["converged_each"])]
+        training, score = trial.config.training, f"{found['accuracy']:.3f} ({found['worst']:.3f})"
+        row = (training.optimizer, f"{training.learning_rate:g}", f"{found['examples']:,}", score, *cells)
+        print(f"| {' | '.join(row)} |")
+
+
 def draw_control(path: Path) -> None:
     """Validation accuracy against examples, a panel for each optimizer, a curve for each rate."""
     figure = Figure(figsize=(9.6, 2.9), layout="constrained")
@@ -199,6 +215,7 @@ def main() -> None:
         found = [result for result in map(outcome, trials()) if result is not None]
         Path("docs/recipes.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         draw_control(Path("docs/pictures/control.png"))
+        show_control()
     show()
 
 
