@@ -219,5 +219,7 @@ def test_bad_input_is_one_line(run: pm.Run, shelf: Path, tmp_path: Path, capsys:
     assert "run='balanced32': neither a run's directory nor a trained model (did you mean balanced-32?)" in (
         capsys.readouterr().err
     )
+    assert main(["evaluate", "balanced-32", "--task", "dfs"]) == 2
+    assert "task='dfs': only for a file of weights" in capsys.readouterr().err
     assert main(["ship", str(tmp_path), "x", "--about", "y", "--shelf", str(tmp_path / "none")]) == 2
     assert "not a run" in capsys.readouterr().err

@@ -400,6 +400,8 @@ def load_subject(given: str, task: str) -> Subject:
     from pathmerge.zoo.shelf import card, load, names
 
     path = Path(given)
+    if task != "search" and path.suffix != ".safetensors":
+        raise ValueError(f"task={task!r}: only for a file of weights; {given!r} says itself what it was trained for")
     if not path.exists() and given in names():
         config = card(given).run_config
         title = f"{given}, {config.problem.describe()}"
