@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/recipes.py                    # what there is, and how far each training came
     .venv/bin/python benchmarks/recipes.py train NAME ...     # train these (a name, or the beginning of several)
+    .venv/bin/python benchmarks/recipes.py general            # trained on the smaller half: accuracy on all problems
     .venv/bin/python benchmarks/recipes.py write              # docs/recipes.json and the figures, from what was trained
 
 A training is a recipe with some changed fields and a seed, so it goes on where it stopped. Posts (`post/...`) are
@@ -21,6 +22,7 @@ from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from pathmerge.pictures import save
 from pathmerge.problems.balanced import Balanced
@@ -177,21 +179,47 @@ def show_control() -> None:
 
 
 def draw_control(path: Path) -> None:
-    """Validation accuracy against examples, a panel for each optimizer, a curve for each rate."""
-    figure = Figure(figsize=(9.6, 2.9), layout="constrained")
+    """Validation accuracy against examples, a panel for each optimizer, a curve for each rate; a dot where it is 0.995
+    at each lookahead."""
+    figure = Figure(figsize=(9.6, 3.4), layout="constrained")
     panels = figure.subplots(1, len(RATES), sharey=True)
+    every = sorted({rate for rates in RATES.values() for rate in rates})
     for axes, (optimizer, rates) in zip(panels, RATES.items(), strict=True):
-        for i, rate in enumerate(rates):
-            lines = Trial("", control(optimizer, rate, 1)).lines()
-            points = [(line["examples"] / 1e6, line["accuracy"]) for line in lines if line["kind"] == "validation"]
-            colour = colormaps["viridis"](0.9 * i / max(1, len(rates) - 1))
-            axes.plot(*zip((0, 0), *points, strict=True), color=colour, label=f"{rate:g}")
+        for rate in rates:
+            checks = [line for line in Trial("", control(optimizer, rate, 1)).lines() if line["kind"] == "validation"]
+            points = [(line["examples"] / 1e6, line["accuracy"]) for line in checks]
+            colour = colormaps["viridis"](0.95 * every.index(rate) / (len(every) - 1))
+            axes.plot(*zip((0, 0), *points, strict=True), color=colour)
+            done = [point for point, line in zip(points, checks, strict=True) if line["converged_each"]]
+            for x, y in done[:1]:
+                axes.plot(x, y, "o", color=colour)
         axes.axhline(0.995, color="#777777", linewidth=0.8, linestyle=":")
         axes.set(title=optimizer, xlabel="million examples", ylim=(0, 1.03), xlim=(0, CONTROL_EXAMPLES / 1e6))
-        axes.legend(title="rate", fontsize=8, frameon=False, loc="lower right")
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("validation accuracy, all lookaheads")
+    keys = [Line2D([], [], color=colormaps["viridis"](0.95 * i / (len(every) - 1))) for i in range(len(every))]
+    names = [f"{rate:g}" for rate in every]
+    figure.legend(keys, names, title="rate", loc="outside lower center", ncol=len(every), frameon=False)
     save(figure, path)
+
+
+def show_general() -> None:
+    """Models trained on small graphs, or short lookaheads, judged on test problems of the whole size."""
+    from pathmerge.evaluation.evaluate import evaluate_model
+    from pathmerge.evaluation.suite import hold_out_test
+    from pathmerge.training.run import load_run
+
+    for trial in trials():
+        if not trial.name.startswith("general/") or not (trial.directory / METRICS).exists():
+            continue
+        run = load_run(trial.directory)
+        every = replace(run.config.problem, vertices=None, max_lookahead=None)
+        cells = [cell for cell in hold_out_test(every, 500, 0).cells if cell.distribution.name == every.name]
+        table = evaluate_model(run.model, cells, heuristics=True)
+        print(f"{trial.name}: {run.examples:,} examples, {run.finished or 'not finished'}; on {every.describe()}")
+        for row in table.rows:
+            guess = next(r for r in table.baselines["random child"] if r.difficulty == row.difficulty)
+            print(f"  {row.difficulty:14} {row.accuracy:.3f} (guessing a child {guess.accuracy:.3f})")
 
 
 def train_one(trial: Trial) -> None:
@@ -211,6 +239,9 @@ def main() -> None:
         workers = 2 if all(trial.config.training.threads == 1 for trial in chosen) else 1
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(train_one, chosen))
+    elif words == ["general"]:
+        show_general()
+        return
     elif words == ["write"]:
         found = [result for result in map(outcome, trials()) if result is not None]
         Path("docs/recipes.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
