@@ -98,6 +98,8 @@ def trials() -> Iterator[Trial]:
     for optimizer, rates in RATES.items():
         for rate in rates:
             yield Trial(f"control/{optimizer}-{rate:g}/seed1", control(optimizer, rate, 1))
+    for seed in SEEDS:
+        yield Trial(f"plain/muon-32/seed{seed}", control("muon", 1e-3, seed))
     yield Trial("post/matched-128/seed1", recipe("matched", 128, 1))
 
 
