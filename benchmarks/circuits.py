@@ -84,7 +84,7 @@ def row(name: str, model: Transformer, threads: int) -> None:
     """Measure and print one line of the table."""
     size = model.config.input_size
     longest = ((size - 5) // 3 - 1) // 2
-    count = 96 if size <= 48 else 8 if size <= 64 else 2 * threads
+    count = 384 if size <= 48 else 8 if size <= 64 else 2 * threads
     batch = pm.Balanced(input_size=size, lookahead=max(1, longest // 2)).sample(count, seed=1, split="test")
     torch.set_num_threads(threads)
     brute = brute_force(model, model.inputs(batch).tokens[:1], 256 if size <= 64 else 64)

@@ -127,7 +127,7 @@ class LearningStudy(Study):
                     label = str(value) if i == 0 else None
                     panel.plot(x, shown, color=colour, linewidth=1.4 if least else 0.9, label=label, marker=_mark(x))
             panel.set(yscale="log", xlabel={"examples": "examples", "flops": "training FLOPs"}[axis])
-            panel.set_ylabel(words + (", least of the seeds" if least else ""), fontsize=8)
+            panel.set_ylabel(words + (",\nleast of the seeds" if least else ""), fontsize=8)
             if axis == "flops":
                 panel.set_xscale("log")
             else:
