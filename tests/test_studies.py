@@ -245,7 +245,6 @@ def test_a_study_does_not_mind_what_became_of_others(tmp_path: Path, capsys: pyt
             ["train", "--recipe", "efficient", "--input-size", "32", "--problem", "language"],
             "model='edges': reads no text",
         ),
-        (["train", "--recipe", "tuned", "--input-size", "14", "--out", "/tmp"], "input_size=14: has too few problems"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]):

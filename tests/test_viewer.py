@@ -379,7 +379,8 @@ def test_bad_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     for name in ("empty", "moved", "broken"):
         Path(name).mkdir()
-    Path("moved/study.json").write_text('{"study": "lookahead-histogram", "scale": "smoke", "recipe": "tuned"}')
+    about = {"format": "pathmerge study", "version": 1, "study": "lookahead-histogram", "scale": "smoke"}
+    Path("moved/study.json").write_text(json.dumps({**about, "recipe": "tuned"}))
     Path("broken/study.json").write_text("{")
     assert main(command.split()) == 2
     captured = capsys.readouterr()

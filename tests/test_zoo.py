@@ -216,7 +216,7 @@ def test_bad_input_is_one_line(run: pm.Run, shelf: Path, tmp_path: Path, capsys:
     assert main(["models", "--shelf", str(tmp_path / "none")]) == 2
     assert "shelf=" in capsys.readouterr().err
     assert main(["evaluate", "balanced32"]) == 2
-    assert "run='balanced32': neither a run's directory nor a trained model (did you mean balanced-32?)" in (
+    assert "run='balanced32': not a run, nor the name of a trained model (did you mean balanced-32?)" in (
         capsys.readouterr().err
     )
     assert main(["evaluate", "balanced-32", "--task", "dfs"]) == 2

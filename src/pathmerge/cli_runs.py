@@ -428,7 +428,7 @@ def load_subject(given: str, task: str) -> Subject:
     if not path.exists() and path.name == given:
         near = get_close_matches(given, names(), n=1)
         raise ValueError(
-            f"run={given!r}: neither a run's directory nor a trained model"
+            f"run={given!r}: not a run, nor the name of a trained model"
             + (f" (did you mean {near[0]}?)" if near else "; `pathmerge models` lists those that come with pathmerge")
         )
     run = load_run(path)

@@ -23,7 +23,7 @@ import torch
 
 from pathmerge.errors import NotFiniteError
 from pathmerge.evaluation.suite import guard_for, hold_out_naive, hold_out_test, hold_out_validation
-from pathmerge.heldout import NONE_HELD, HeldOutCell
+from pathmerge.heldout import HeldOutCell
 from pathmerge.models.judge import ModelJudge
 from pathmerge.models.weights import fill, save_weights
 from pathmerge.parallel import Workers
@@ -127,8 +127,6 @@ class Trainer:
         test = hold_out_test(config.problem, held.test, held.seed)
         validation = hold_out_validation(config.problem, held.validation, held.seed, besides=test)
         self.validation: tuple[HeldOutCell, ...] = validation.cells
-        if held.validation and not any(len(cell.batch) for cell in self.validation):
-            raise ValueError(f"input_size={config.problem.input_size}: {NONE_HELD}")
         held_back = test + validation
         self.watched: tuple[HeldOutCell, ...] = ()
         if held.watch is not None:
