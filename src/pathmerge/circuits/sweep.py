@@ -1,7 +1,7 @@
 """How the results depend on the thresholds: one of α, κ1, κ2 at a time, the others as given.
 
-A sweep takes a whole `explain` for each setting, so it keeps each setting's row as soon as it has it (`sweep.json`, and
-the same as CSV) and does not compute a row again that is there for as many inputs.
+A sweep takes a whole `explain` for each setting, so it keeps each setting's row as soon as it has it (`sweep.json`;
+the table as CSV comes at the end) and does not compute a row again that is there for as many inputs.
 """
 
 from __future__ import annotations
