@@ -389,6 +389,16 @@ def test_with_a_curriculum_it_ends_when_the_rate_has_fallen(tmp_path: Path):
     assert [line["stage"] for line in lines_of(run, "stage")] == ["2/2 (vertices ≤ 5)"]
 
 
+def test_without_a_curriculum_the_rate_falls_once_the_problem_is_mastered_or_at_the_end(tmp_path: Path):
+    mastered = pm.Curriculum(window=64, mastery=0.0)
+    run = pm.train(tiny(curriculum=mastered, schedule="linear", decay=320, examples=10**6), tmp_path, quiet=True)
+    assert (run.finished, run.examples) == ("decay", 64 + 320)
+    assert [line["stage"] for line in lines_of(run, "stage")] == ["mastered"]
+    run = pm.train(tiny(curriculum=pm.Curriculum(), schedule="linear", decay=320), tmp_path, quiet=True)
+    assert (run.finished, run.examples) == ("examples", 640)
+    assert not lines_of(run, "stage")
+
+
 def test_validation_begins_with_the_last_stage(tmp_path: Path):
     rule = pm.Curriculum(over="size", first=3, window=320, threshold=0.0)
     run = pm.train(tiny(curriculum=rule, examples=960, validate_every=160), tmp_path, quiet=True)

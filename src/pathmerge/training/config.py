@@ -56,8 +56,8 @@ class Training:
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     """How the rate falls after the warm-up."""
     decay: int | None = None
-    """Examples over which it falls, at the end of the run; none: all after the warm-up. With a curriculum the fall
-    begins when its last stage is mastered, and the run ends when it is done."""
+    """Examples over which it falls, at the end of the run; none: all after the warm-up. With a curriculum, or
+    `curriculum.mastery` alone, the fall begins when the last stage is mastered, and the run ends when it is done."""
     floor: float = 0.0
     """The fraction of the peak it falls to."""
     batch_size: int = 256

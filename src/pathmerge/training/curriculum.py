@@ -34,7 +34,8 @@ class Curriculum:
     threshold: float = 0.96
     """The accuracy at which the next stage begins."""
     mastery: float | None = None
-    """The accuracy at which the last stage is mastered, so that the rate begins to fall; none: the threshold."""
+    """The accuracy at which the last stage is mastered, so that the rate begins to fall; none: the threshold, and with
+    `over="none"` the rate falls at the end of the run."""
     window: int = 2048
     """How many examples of the present stage that accuracy is taken over."""
     easier: float = 0.125
@@ -56,6 +57,11 @@ class Curriculum:
         check_flag("curriculum.scatter", self.scatter)
         if self.scatter and self.over != "size":
             raise ValueError(f"curriculum.scatter=True: needs curriculum.over='size', not {self.over!r}")
+
+    @property
+    def decides(self) -> bool:
+        """Whether the rate waits with its fall until the problem is mastered."""
+        return self.over != "none" or self.mastery is not None
 
     def stages(self, problem: Distribution) -> list[Distribution]:
         """The distributions from the easiest to the problem itself."""

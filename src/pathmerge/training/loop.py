@@ -232,7 +232,7 @@ class Trainer:
         self.examples += size
         self.size = size
         self.step += 1
-        if self.feed.observe(self._stage_right, self._stage_seen) and self.config.curriculum.over != "none":
+        if self.feed.observe(self._stage_right, self._stage_seen) and self.config.curriculum.decides:
             if self.feed.mastered:
                 self.mastered_at = self.examples
             stage = "mastered" if self.feed.mastered else self.feed.describe()
@@ -267,9 +267,9 @@ class Trainer:
         )
 
     def _decay_span(self) -> tuple[int | None, int | None]:
-        """From where to where the rate falls; none while the last stage of a curriculum is not mastered."""
+        """From where to where the rate falls; none while a curriculum's last stage is not mastered."""
         settings = self.config.training
-        if self.config.curriculum.over == "none":
+        if not self.config.curriculum.decides:
             begin = settings.warmup if settings.decay is None else settings.examples - settings.decay
             return max(begin, 0), settings.examples
         if self.mastered_at is None:
@@ -281,7 +281,7 @@ class Trainer:
         """The example at which the run ends, as far as that is known; it may converge before."""
         settings = self.config.training
         _, end = self._decay_span()
-        if self.config.curriculum.over == "none" or settings.schedule == "constant" or settings.decay is None:
+        if not self.config.curriculum.decides or settings.schedule == "constant" or settings.decay is None:
             return settings.examples
         return settings.examples if end is None else min(end, settings.examples)
 
