@@ -38,6 +38,12 @@ class Checkpoint:
     state: dict[str, Any]
     """Plain values."""
 
+    def group(self, name: str) -> dict[str, Tensor]:
+        """The tensors `name/...`, without that."""
+        return {
+            key.removeprefix(f"{name}/"): value for key, value in self.tensors.items() if key.startswith(f"{name}/")
+        }
+
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, milestone: bool) -> None:
     """Write the checkpoint of `state["examples"]`; raises OSError if the disk does not take it, the old ones stay."""

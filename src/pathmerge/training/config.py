@@ -73,6 +73,8 @@ class Training:
     reach: float = 0.0
     """The weight of a second loss (track T3), for models with `reach`: which rows' vertices lead to the goal. It fades
     with the learning rate."""
+    average: int | None = None
+    """Judge and keep a running mean of the weights, over so many examples; none: the last weights."""
     examples: int = 1_000_000
     """The run ends after this many."""
     stop: Literal["never", "converged", "converged_each"] = "never"
@@ -124,8 +126,9 @@ class Training:
             check_range(f"training.{name}", getattr(self, name), low, high)
         if self.first_batch_size is not None:
             check_range("training.first_batch_size", self.first_batch_size, 1, self.batch_size, "at most batch_size")
-        if self.decay is not None:
-            check_range("training.decay", self.decay, 1, 10**15)
+        for name in ("decay", "average"):
+            if getattr(self, name) is not None:
+                check_range(f"training.{name}", getattr(self, name), 1, 10**15)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +205,7 @@ class RunConfig:
             "model": self.model.to_dict(),
             "training": _plain(self.training),
             "curriculum": _plain(self.curriculum),
-            # Left out when not set, so that a run that watches nothing has the name it had before there was `watch`.
-            "held_out": {key: value for key, value in _plain(self.held_out).items() if value is not None},
+            "held_out": _plain(self.held_out),
         }
 
     @property
@@ -218,8 +220,12 @@ class RunConfig:
         return f"{self.problem.name}-{self.model.name}-{self.problem.input_size}-{self.digest}"
 
 
+LATER = ("watch", "average")
+"""Fields that came later: left out when not set, so that runs without them have the names they had before."""
+
+
 def _plain(table: Any) -> dict[str, Any]:
-    return {key: plain(value) for key, value in asdict(table).items()}
+    return {key: plain(value) for key, value in asdict(table).items() if key not in LATER or value is not None}
 
 
 _TABLES: dict[str, type] = {"training": Training, "curriculum": Curriculum, "held_out": Holding}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from pathmerge.models.judge import ModelJudge
 from pathmerge.models.weights import fill, save_weights
 from pathmerge.parallel import Workers
 from pathmerge.problems.batch import Batch
+from pathmerge.training.average import Average
 from pathmerge.training.batch_gradients import BatchGradients
 from pathmerge.training.checkpoint import Checkpoint, load_latest, save_checkpoint
 from pathmerge.training.config import RunConfig
@@ -111,6 +112,7 @@ class Trainer:
             hessian_every=settings.hessian_every,
             adamw_names=[name for name, _ in named if name in TABLES] if settings.optimizer == "muon" else (),
         )
+        self.average = None if settings.average is None else Average(named, settings.average)
         self.checkpoint = load_latest(directory / CHECKPOINTS)
         self.examples = self.step = 0
         self.seconds = self.flops = 0.0
@@ -199,7 +201,8 @@ class Trainer:
                 if stop_now and self.finished is None:
                     raise KeyboardInterrupt
             if leads:
-                save_weights(self.model, self.directory / WEIGHTS)
+                with self._kept_weights():
+                    save_weights(self.model, self.directory / WEIGHTS)
 
     # One step.
 
@@ -232,6 +235,8 @@ class Trainer:
         self.examples += size
         self.size = size
         self.step += 1
+        if self.average is not None:
+            self.average.add(size, self.examples)
         if self.feed.observe(self._stage_right, self._stage_seen) and self.config.curriculum.decides:
             if self.feed.mastered:
                 self.mastered_at = self.examples
@@ -371,16 +376,21 @@ class Trainer:
 
     def _validate(self) -> dict[str, Any]:
         judge = ModelJudge(self.model, self.workers)
-        found = validate(judge, self.validation, self.processes, self.device)
-        if self.watched:
-            _, seen = judged(judge, self.watched, self.processes, self.device)
-            found |= {f"watched_{name}": value for name, value in seen.items()}
+        with self._kept_weights():
+            found = validate(judge, self.validation, self.processes, self.device)
+            if self.watched:
+                _, seen = judged(judge, self.watched, self.processes, self.device)
+                found |= {f"watched_{name}": value for name, value in seen.items()}
         for name in ("converged", "converged_each"):
             if found[name]:
                 self.converged_at.setdefault(name, self.examples)
         line = {"kind": "validation", "examples": self.examples}
         self._write({**line, **found, "seconds": self._seconds()})
         return found
+
+    def _kept_weights(self) -> AbstractContextManager[None]:
+        """For a while, the model has the weights that are judged and kept."""
+        return nullcontext() if self.average is None else self.average.in_place()
 
     def _write(self, line: dict[str, Any]) -> None:
         for target in self._targets:
@@ -408,7 +418,9 @@ class Trainer:
 
     def _save(self, metrics: MetricsFile, milestone: bool) -> bool:
         """Write a checkpoint; a disk that does not take it is reported and the run goes on."""
-        tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        tensors: dict[str, torch.Tensor] = {}
+        for group, values in self._weights().items():
+            tensors |= {f"{group}/{name}": value for name, value in values.items()}
         tensors |= {f"optimizer/{name}": value for name, value in self.optimizer.state().items()}
         try:
             state = {**self.state(), "metrics": metrics.sync()}
@@ -418,17 +430,25 @@ class Trainer:
             return False
         return True
 
-    def _fill(self, checkpoint: Checkpoint) -> None:
-        weights = {name[6:]: value for name, value in checkpoint.tensors.items() if name.startswith("model/")}
-        fill(self.model, weights, f"run={str(self.directory)!r}")
+    def _weights(self) -> dict[str, dict[str, torch.Tensor]]:
+        """What a checkpoint has of the weights: those to keep (`model`) and, where they are a mean, the `last` ones."""
+        last = self.model.state_dict()
+        return {"model": last} if self.average is None else {"model": self.average.state(), "last": last}
+
+    def _fill(self, checkpoint: Checkpoint, group: str = "model") -> None:
+        fill(self.model, checkpoint.group(group), f"run={str(self.directory)!r}")
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        state, tensors = checkpoint.state, checkpoint.tensors
+        state = checkpoint.state
         name = f"run={str(self.directory)!r}"
         if state["config"] != self.config.digest:
             raise ValueError(f"{name}: its checkpoints are of another config")
-        self._fill(checkpoint)
-        self.optimizer.load_state({k[10:]: v for k, v in tensors.items() if k.startswith("optimizer/")})
+        if self.average is None:
+            self._fill(checkpoint)
+        else:
+            self._fill(checkpoint, "last")
+            self.average.load_state(checkpoint.group("model"))
+        self.optimizer.load_state(checkpoint.group("optimizer"))
         for field in ("examples", "step", "seconds", "flops", "redrawn", "mastered_at", "published_at"):
             setattr(self, field, state[field])
         self.converged_at = dict(state["converged_at"])

@@ -70,8 +70,7 @@ def load_run(directory: Path | str, field: str = "run", *, checkpoint: Path | No
     if found is None:
         raise ValueError(f"{field}={str(directory)!r}: has no checkpoint yet")
     model = config.model.build(config.seed)
-    weights = {name[6:]: value for name, value in found.tensors.items() if name.startswith("model/")}
-    fill(model, weights, f"{field}={str(directory)!r}")
+    fill(model, found.group("model"), f"{field}={str(directory)!r}")
     return Run(
         directory=directory,
         config=config,
