@@ -243,7 +243,7 @@ def test_a_study_does_not_mind_what_became_of_others(tmp_path: Path, capsys: pyt
         (["study", "bogus", "--list"], "leave the name out"),
         (
             ["train", "--recipe", "efficient", "--input-size", "32", "--problem", "language"],
-            "model='edges': reads no text",
+            "model.name='edges': cannot read language problems",
         ),
     ],
 )
@@ -252,6 +252,12 @@ def test_bad_input_is_one_line(words: list[str], says: str, capsys: pytest.Captu
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_else(capsys: pytest.CaptureFixture[str]):
+    assert main(["study", "lookahead-histogram", "--scale", "smoke", "--out", "/proc/nope"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
 
 
 def test_the_command_runs_a_study_in_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

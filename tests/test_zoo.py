@@ -97,6 +97,8 @@ def config_of(command: str) -> pm.RunConfig:
         replace(pm.recipe("efficient", 32), model=pm.Edges(input_size=32, layers=2, initialisation="default")),
         replace(pm.recipe("tuned", 32), problem=pm.Naive(input_size=32), model=pm.Rotary(input_size=32, layers=5)),
         replace(pm.recipe("tuned", 32), training=pm.Training(learning_rate=3e-4, loss="soft")),
+        replace(pm.recipe("tuned", 32), problem=pm.DFS(input_size=32), curriculum=pm.Curriculum()),
+        replace(pm.recipe("paper", 32), training=replace(pm.recipe("paper", 32).training, average=500)),
     ],
 )
 def test_a_command_is_found_for_any_config_of_a_recipe(config: pm.RunConfig):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,8 +20,7 @@ import tyro
 from pathmerge.distributions import DISTRIBUTIONS
 from pathmerge.errors import check_choice, check_known, check_number, check_range
 from pathmerge.models.config import MODELS
-from pathmerge.problems.distribution import SearchDistribution
-from pathmerge.recipes import RECIPES, recipe
+from pathmerge.recipes import RECIPES, of_kinds, recipe
 from pathmerge.training.config import Holding, RunConfig, Training, config_from_dict, read_config, to_toml
 from pathmerge.training.curriculum import Curriculum
 
@@ -142,33 +141,16 @@ class _Asked:
             if size is None:
                 raise ValueError("input_size: missing; give --input-size N, or a config file")
             values = recipe(name, size).to_dict()
-        return config_from_dict(self._changed(values, size))
+        config = config_from_dict(_resized(values, size))
+        return of_kinds(config, self.problem or config.problem.name, self.model or config.model.name)
 
-    def _changed(self, values: dict[str, Any], size: int | None) -> dict[str, Any]:
-        """The values with another size or other kinds; a kind that changes brings its own defaults."""
-        for table, wish in (("problem", self.problem), ("model", self.model)):
-            present = dict(values.get(table, {}))
-            if wish is not None and wish != present.get("name"):
-                kept = ("input_size", "layers", "initialisation") if table == "model" else ("input_size",)
-                present = {"name": wish, **{key: present[key] for key in kept if key in present}}
-            if size is not None:
-                present["input_size"] = size
-            values = {**values, table: present}
-        if self.problem is not None:
-            text = {"text": True} if self.problem == "language" else {}
-            reader = MODELS.get(values["model"].get("name", ""))
-            if text and reader is not None and "text" not in {field.name for field in fields(reader)}:
-                raise ValueError(f"model={reader.name!r}: reads no text; --problem language needs --model onehot")
-            # A recipe's join is of the edges of search problems in symbols.
-            kind = DISTRIBUTIONS[self.problem]
-            dropped = ("text",) if issubclass(kind, SearchDistribution) else ("text", "joining")
-            model = {key: value for key, value in values["model"].items() if key not in dropped}
-            values = {**values, "model": {**model, **text}}
-            if kind.task != "search":
-                values = {**values, "curriculum": {}}
-        if size is not None:
-            values.pop("input_size", None)
+
+def _resized(values: dict[str, Any], size: int | None) -> dict[str, Any]:
+    """The values of a config with another input size."""
+    if size is None:
         return values
+    sized = {table: {**values.get(table, {}), "input_size": size} for table in ("problem", "model")}
+    return {**{key: value for key, value in values.items() if key != "input_size"}, **sized}
 
 
 def _take(arguments: list[str], *names: str) -> str | None:

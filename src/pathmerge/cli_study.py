@@ -77,9 +77,11 @@ def study(
     from pathmerge.studies.results import Folder
     from pathmerge.studies.runner import run_study
     from pathmerge.studies.show import Watcher, print_end
+    from pathmerge.studies.study import tasks_of
 
     folder = Folder(root=out, study=chosen, setting=setting)
     with _backend(cluster, slurm_minutes if slurm else None, cores) as backend:
+        folder.open(tasks_of(chosen, setting))
         print(f"{chosen.name} ({chosen.figure}) at {setting.scale} scale, recipe {setting.recipe}")
         print(chosen.says(setting), flush=True)
         began = time.monotonic()

@@ -8,11 +8,12 @@ with extra labels from the same graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
+from pathmerge.distributions import DISTRIBUTIONS
 from pathmerge.errors import check_choice
-from pathmerge.models.config import Edges, OneHot
+from pathmerge.models.config import MODELS, Edges, ModelConfig, OneHot
 from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.distribution import Distribution, SearchDistribution
 from pathmerge.training.config import Holding, RunConfig, Training
@@ -48,12 +49,19 @@ def paper(input_size: int, seed: int = 0) -> RunConfig:
 
 
 def tuned(input_size: int, seed: int = 0) -> RunConfig:
-    """T1: the paper's model, tokens and labels; AdamW at a working rate, and problems that grow.
+    """T1: the paper's model, tokens and labels; Muon, small batches, a rate that falls once most problems are solved,
+    and weights that are a running mean. Nothing tells it how to search, and problems do not grow.
 
-    `pathmerge train --recipe tuned --input-size N`. In the graph-size study (300,000 examples) 2 of 3 seeds converge at
-    5 vertices and none at 7 and more; what more it needs has not been measured. The best training without a prior that
-    is known at N=32 has no curriculum and Muon: 0.995 after 600,064, 1,050,112 and 750,080 examples (docs/recipes.md).
+    `pathmerge train --recipe tuned --input-size N --seed S`; the evidence is in docs/recipes.md.
     """
+    base = growing(input_size, seed)
+    training = replace(base.training, optimizer="muon", learning_rate=1e-3, average=10_000)
+    return replace(base, training=training, curriculum=Curriculum(mastery=0.9, window=1024), recipe="tuned")
+
+
+def growing(input_size: int, seed: int = 0) -> RunConfig:
+    """What the recipes with a prior have in common: AdamW, and problems that grow by two vertices whenever the model is
+    right on 0.95 of them. (Without a prior it is slower than `tuned`: docs/recipes.md.)"""
     return RunConfig(
         problem=Balanced(input_size=input_size),
         model=OneHot(input_size=input_size, layers=layers_for(input_size), feed_forward_scale=0.03),
@@ -75,18 +83,18 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
         curriculum=Curriculum(over="size", step=2, threshold=0.95, mastery=0.9, window=1024),
         held_out=Holding(validation=2000),
         seed=seed,
-        recipe="tuned",
     )
 
 
 def matched(input_size: int, seed: int = 0) -> RunConfig:
-    """T1m: `tuned`, with attention that starts out matching equal vertices and joining the two ends of an edge.
+    """T1m: problems that grow (`growing`), and attention that starts out matching equal vertices and joining the two
+    ends of an edge.
 
     N=32 (`pathmerge train --recipe matched --input-size 32 --seed S`): 0.995 at each lookahead after 220,032, 140,032
     and 120,000 examples (seeds 1, 2, 3; median 140,032 and 2.3e12 FLOP; none failed). N=64, seed 1: 0.995 on all
     lookaheads together after 443,328 examples and 5.4e13 FLOP, not at each (docs/recipes.md).
     """
-    base = tuned(input_size, seed)
+    base = growing(input_size, seed)
     assert isinstance(base.model, OneHot)
     return replace(base, model=replace(base.model, initialisation="matching", joining=1.0), recipe="matched")
 
@@ -100,7 +108,7 @@ def efficient(input_size: int, seed: int = 0) -> RunConfig:
     """
     # Source and target stand in one token, so no layer has to join them.
     model = Edges(input_size=input_size, layers=layers_for(input_size) - 1, initialisation="matching")
-    base = tuned(input_size, seed)
+    base = growing(input_size, seed)
     training = replace(base.training, learning_rate=1e-3, batch_size=128, decay=240_000)
     return replace(base, model=model, training=training, recipe="efficient")
 
@@ -127,7 +135,7 @@ ARCHITECTURE = ("embedding", "positions", "causal", "heads", "loops")
 """What makes the paper's one-hot transformer another one; layers and hidden width differ in the paper too."""
 STEPS = (
     "optimizer", "learning_rate", "weight_decay", "beta1", "beta2", "clip", "warmup", "schedule", "batch_size",
-    "first_batch_size", "ramp", "loss",
+    "first_batch_size", "ramp", "loss", "average",
 )  # fmt: skip
 """What makes the paper's training another one; how long it goes on does not."""
 
@@ -149,14 +157,32 @@ def _differ(one: Any, other: Any, fields: Sequence[str]) -> bool:
     return any(getattr(one, field) != getattr(other, field) for field in fields)
 
 
-def on_problem(config: RunConfig, problem: Distribution) -> RunConfig:
-    """The same recipe for another problem of the same size; what does not fit it (a join of the edges of search
-    problems, a curriculum over sizes that it does not have) is left out."""
-    changes: dict[str, Any] = {"text": problem.name == "language"} if hasattr(config.model, "text") else {}
-    if hasattr(config.model, "joining") and not isinstance(problem, SearchDistribution):
+def on_problem(config: RunConfig, problem: Distribution, model: ModelConfig | None = None) -> RunConfig:
+    """The same config for another problem, and perhaps another model, of the same size; what does not fit (a join of
+    the edges of search problems, a curriculum over sizes that another task does not have) is left out."""
+    model = config.model if model is None else model
+    changes: dict[str, Any] = {"text": problem.name == "language"} if hasattr(model, "text") else {}
+    if hasattr(model, "joining") and not isinstance(problem, SearchDistribution):
         changes["joining"] = 0.0
-    curriculum = config.curriculum if problem.task == "search" else Curriculum()
-    return replace(config, problem=problem, model=replace(config.model, **changes), curriculum=curriculum)
+    curriculum, training = config.curriculum, config.training
+    if problem.task != "search" and config.problem.task == "search":
+        curriculum = Curriculum()
+        if config.recipe == "tuned":  # Muon was chosen on search problems; the other tasks' results are with AdamW
+            training = growing(problem.input_size).training
+    model = replace(model, **changes)
+    return replace(config, problem=problem, model=model, curriculum=curriculum, training=training)
+
+
+def of_kinds(config: RunConfig, problem: str, model: str) -> RunConfig:
+    """A config with these kinds of problem and model, by name; another kind brings its own defaults."""
+    size, chosen, reader = config.problem.input_size, config.problem, config.model
+    if problem != chosen.name:
+        chosen = DISTRIBUTIONS[problem](input_size=size)
+    if model != reader.name:
+        kind = MODELS[model]
+        names = {field.name for field in fields(kind)} & {"layers", "initialisation"}
+        reader = kind(input_size=size, **{name: getattr(reader, name) for name in names if hasattr(reader, name)})
+    return on_problem(config, chosen, reader)
 
 
 def recipe(name: str, input_size: int, seed: int = 0) -> RunConfig:

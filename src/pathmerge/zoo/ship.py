@@ -12,7 +12,7 @@ from pathmerge.evaluation.accuracy import cells_of
 from pathmerge.evaluation.evaluate import evaluate_model
 from pathmerge.evaluation.suite import hold_out_test
 from pathmerge.models.weights import load_weights, save_weights
-from pathmerge.recipes import recipe, track_of
+from pathmerge.recipes import of_kinds, recipe, track_of
 from pathmerge.training.config import RunConfig
 from pathmerge.training.run import Run, read_versions
 from pathmerge.zoo.shelf import SHELF, Card, Counts, checksum, names, weights_of
@@ -81,25 +81,20 @@ def ship(
 def command_of(config: RunConfig) -> str:
     """The `pathmerge train` command of a config: its recipe, and an option for each field that differs from it."""
     assert config.recipe is not None
-    ours, base = config.to_dict(), recipe(config.recipe, config.problem.input_size).to_dict()
+    plain = recipe(config.recipe, config.problem.input_size)
     words = ["pathmerge", "train", "--recipe", config.recipe, "--input-size", str(config.problem.input_size)]
-    if config.problem.name != base["problem"]["name"]:
+    if config.problem.name != plain.problem.name:
         words += ["--problem", config.problem.name]
-    if config.model.name != base["model"]["name"]:
+    if config.model.name != plain.model.name:
         words += ["--model", config.model.name]
     words += ["--seed", str(config.seed)]
+    ours, base = config.to_dict(), of_kinds(plain, config.problem.name, config.model.name).to_dict()
     for table in ("problem", "model", "training", "curriculum", "held_out"):
-        kept = base[table] if base[table].get("name") == ours[table].get("name") else _defaults(config, table)
-        for field, value in ours[table].items():
-            if field not in ("name", "input_size") and value != kept.get(field):
+        for field in {**base[table], **ours[table]}:
+            value = ours[table].get(field)
+            if value != base[table].get(field):
                 words += _option(f"{table}.{field}".replace("_", "-"), value)
     return shlex.join(words)
-
-
-def _defaults(config: RunConfig, table: str) -> dict[str, object]:
-    """What a problem or model of another kind than the recipe's begins as."""
-    kind = type(getattr(config, table))
-    return kind(input_size=config.problem.input_size).to_dict()
 
 
 def _option(name: str, value: object) -> list[str]:
