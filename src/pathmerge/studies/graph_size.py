@@ -12,7 +12,7 @@ from pathmerge.studies.study import Row, Setting, distinct, numbers, where
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SIZES = {"smoke": (17, 20), "laptop": (20, 26, 32, 38), "paper": tuple(range(32, 153, 6))}
+SIZES = {"smoke": (17, 20), "laptop": (26, 32, 38), "paper": tuple(range(32, 153, 6))}
 LAYERS = {"smoke": 2, "laptop": 5, "paper": 8}
 
 
@@ -25,7 +25,7 @@ class GraphSize(LearningStudy):
     varied: ClassVar[str] = "vertices"
     budgets: ClassVar[Mapping[str, Budget]] = {
         "smoke": Budget(examples=1024, seeds=2, point=512, validation=50, test=100),
-        "laptop": Budget(examples=300_000, seeds=3, point=10_000),
+        "laptop": Budget(examples=1_000_000, seeds=3, point=20_000),
         "paper": Budget(examples=236_000_000, seeds=14),
     }
     recipes: ClassVar[tuple[str, ...]] = ("paper", "tuned", "matched", "efficient", "dense")

@@ -29,7 +29,7 @@ class RotarySize(LearningStudy):
     published: ClassVar[str] = "N=32..152, 8 layers, 2 seeds, 524M examples"
     budgets: ClassVar[Mapping[str, Budget]] = {
         "smoke": Budget(examples=1024, seeds=1, point=512, validation=50, test=100),
-        "laptop": Budget(examples=300_000, seeds=2, point=10_000),
+        "laptop": Budget(examples=600_000, seeds=2, point=20_000),
         "paper": Budget(examples=524_000_000, seeds=2),
     }
 
