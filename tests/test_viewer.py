@@ -346,6 +346,29 @@ def test_a_run_without_a_model_has_a_report_too(results: Results, tmp_path: Path
     assert found.elements.count("figure") == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "lacks"),
+    [
+        ('{"loss": 1}', "kind"),
+        ('{"kind": "tea"}', "a kind other than 'tea'"),
+        ('{"kind": "stage", "examples": 3}', "stage"),
+    ],
+)
+def test_metrics_that_are_not_of_a_run_are_one_line(
+    line: str, lacks: str, results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = tmp_path / results.run.name
+    shutil.copytree(results.run, run)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    (run / "report.html").unlink(missing_ok=True)
+    assert main(["report", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert error.endswith(f"is not of a run, it lacks {lacks}\n")
+    assert error.count("\n") == 1
+    assert not (run / "report.html").exists()
+
+
 @pytest.mark.parametrize("problem", every_distribution(32), ids=lambda problem: problem.describe())
 def test_problems_of_every_kind_are_shown_with_answers(problem: pm.Distribution):
     model = pm.OneHot(input_size=32, layers=2, text=problem.name == "language").build(1)

@@ -31,6 +31,14 @@ CONFIG, METRICS, CHECKPOINTS, WEIGHTS, VERSIONS = (
     "versions.json",
 )
 
+LINES = {
+    "train": {"examples", "flops", "loss", "accuracy", "by_difficulty", "stage", "seconds"},
+    "validation": {"examples", "loss", "accuracy", "by_difficulty", "loss_by_difficulty", "converged_each"},
+    "stage": {"examples", "stage"},
+    "end": {"examples", "flops", "reason", "seconds", "published_at"},
+}
+"""The lines of a run's metrics, and what each kind has at least."""
+
 ENDS = {
     "examples": "all examples seen",
     "decay": "the rate has fallen to its end",
@@ -54,7 +62,18 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        return read_metrics(self.directory / METRICS)
+        return metrics_of(self.directory)
+
+
+def metrics_of(directory: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics; an error of one line if they are not of a run."""
+    lines = read_metrics(directory / METRICS)
+    for number, line in enumerate(lines, start=1):
+        missing = LINES.get(str(line.get("kind")), {"kind"}) - line.keys()
+        if missing or line.get("kind") not in LINES:
+            what = ", ".join(sorted(missing)) or f"a kind other than {line['kind']!r}"
+            raise ValueError(f"metrics={str(directory / METRICS)!r}: line {number} is not of a run, it lacks {what}")
+    return lines
 
 
 def load_run(directory: Path | str, field: str = "run", *, checkpoint: Path | None = None) -> Run:

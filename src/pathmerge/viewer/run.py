@@ -17,8 +17,7 @@ from pathmerge.disk import read_json
 from pathmerge.evaluation.accuracy import Table
 from pathmerge.recipes import RECIPES, recipe, track_of
 from pathmerge.training.config import RunConfig, load_config, to_toml
-from pathmerge.training.metrics import read_metrics
-from pathmerge.training.run import CONFIG, ENDS, METRICS, read_versions
+from pathmerge.training.run import CONFIG, ENDS, METRICS, metrics_of, read_versions
 from pathmerge.viewer import circuits
 from pathmerge.viewer.examples import answered_problems, example_problems
 from pathmerge.viewer.figure import drawn, kept
@@ -41,10 +40,7 @@ class Record:
 
     @classmethod
     def read(cls, directory: Path) -> Record:
-        try:
-            lines = read_metrics(directory / METRICS)
-        except ValueError:  # none yet
-            lines = []
+        lines = metrics_of(directory) if (directory / METRICS).exists() else []
         return cls(directory=directory, config=load_config(directory / CONFIG), lines=tuple(lines))
 
     def last(self, *kinds: str) -> Mapping[str, Any]:

@@ -110,7 +110,10 @@ def _runs(folder: Folder, tasks: Sequence[Task]) -> Html:
             continue
         directory = folder.runs / task.config.run_name
         there = (directory / CONFIG).is_file()
-        values = Record.read(directory).values() if there else {"ended": "not begun"}
+        try:
+            values = Record.read(directory).values() if there else {"ended": "not begun"}
+        except ValueError as error:  # one damaged run does not take the others' report
+            values = {"ended": str(error)}
         rows.append({**task.labels, "seed": task.config.seed, **values, "run": task.config.run_name})
         versions = facts(dict(read_versions(directory))) if there else None
         configs.append(fold(task.name, versions, block(to_toml(task.config))))
