@@ -83,14 +83,16 @@ def trials() -> Iterator[Trial]:
         yield Trial(f"model/{name}-32/seed1", replace(recipe("matched", 32, 1), problem=problem))
     for seed in SEEDS:
         yield Trial(f"prior/tuned-32/seed{seed}", recipe("tuned", 32, seed))
-        bare = changed(recipe("efficient", 128, seed), model__initialisation="default")
+        last = changed(recipe("efficient", 128, seed), training__average=None)
+        yield Trial(f"average/efficient-128-last-weights/seed{seed}", last)
+        bare = changed(last, model__initialisation="default")
         yield Trial(f"prior/efficient-bare-128/seed{seed}", bare)
         only = changed(recipe("matched", 64, seed), model__joining=0.0)
         yield Trial(f"prior/matched-no-joining-64/seed{seed}", only)
         yield Trial(f"prior/tuned-64/seed{seed}", recipe("tuned", 64, seed))
         yield Trial(f"dense/dense-128/seed{seed}", recipe("dense", 128, seed))
     for recipe_name, size in (("efficient", 128), ("matched", 64)):
-        small = recipe(recipe_name, size, 1)
+        small = changed(recipe(recipe_name, size, 1), training__average=None)
         yield Trial(f"general/{recipe_name}-{size}-half-size/seed1", changed(small, problem__vertices=HALF[size][0]))
         yield Trial(
             f"general/{recipe_name}-{size}-half-lookahead/seed1", changed(small, problem__max_lookahead=HALF[size][1])

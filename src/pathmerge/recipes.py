@@ -110,7 +110,7 @@ def efficient(input_size: int, seed: int = 0) -> RunConfig:
     # Source and target stand in one token, so no layer has to join them.
     model = Edges(input_size=input_size, layers=layers_for(input_size) - 1, initialisation="matching")
     base = growing(input_size, seed)
-    training = replace(base.training, learning_rate=1e-3, batch_size=128, decay=240_000)
+    training = replace(base.training, learning_rate=1e-3, batch_size=128, decay=240_000, average=20_000)
     return replace(base, model=model, training=training, recipe="efficient")
 
 
