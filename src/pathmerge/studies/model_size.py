@@ -23,13 +23,13 @@ class ModelSize(LearningStudy):
     axes: ClassVar[tuple[str, ...]] = ("examples", "flops")
     hidden: ClassVar[Mapping[str, tuple[int, ...]]] = {
         "smoke": (4, 16),
-        "laptop": (16, 64, 192),
+        "laptop": (16, 64, 128),
         "paper": (16, 64, 256, 1024),
     }
     rotary: ClassVar[bool] = False
     budgets: ClassVar[Mapping[str, Budget]] = {
         "smoke": Budget(examples=1024, seeds=2, point=512, validation=50, test=100),
-        "laptop": Budget(examples=200_000, seeds=2, point=10_000),
+        "laptop": Budget(examples=400_000, seeds=2, point=20_000),
         "paper": Budget(examples=236_000_000, seeds=4),
     }
 
@@ -65,7 +65,7 @@ class RotaryModel(ModelSize):
     }
     budgets: ClassVar[Mapping[str, Budget]] = {
         "smoke": Budget(examples=1024, seeds=1, point=512, validation=50, test=100),
-        "laptop": Budget(examples=200_000, seeds=1, point=10_000),
+        "laptop": Budget(examples=400_000, seeds=1, point=20_000),
         "paper": Budget(examples=524_000_000, seeds=2),
     }
 
