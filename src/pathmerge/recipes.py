@@ -52,7 +52,9 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
     """T1: the paper's model, tokens and labels; Muon, small batches, a rate that falls once most problems are solved,
     and weights that are a running mean. Nothing tells it how to search, and problems do not grow.
 
-    `pathmerge train --recipe tuned --input-size N --seed S`; the evidence is in docs/recipes.md.
+    N=32 (`pathmerge train --recipe tuned --input-size 32 --seed S`): 0.995 at each lookahead after 280,000, 360,000 and
+    640,000 examples (seeds 1, 2, 3; median 360,000 and 8.0e12 FLOP; none failed). N=38 stays on a plateau at 0.67 for
+    1M examples (docs/recipes.md).
     """
     base = growing(input_size, seed)
     model = replace(base.model, layers=base.model.layers + 1)  # one more than needed halves the plateau at N=32
