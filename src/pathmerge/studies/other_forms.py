@@ -22,7 +22,7 @@ class RotarySize(LearningStudy):
     axes: ClassVar[tuple[str, ...]] = ("examples",)
     sizes: ClassVar[Mapping[str, tuple[int, ...]]] = {
         "smoke": (17, 20),
-        "laptop": (20, 26, 32),
+        "laptop": (26, 32, 38),
         "paper": tuple(range(32, 153, 6)),
     }
     layers: ClassVar[Mapping[str, int]] = {"smoke": 2, "laptop": 4, "paper": 8}
