@@ -108,8 +108,8 @@ def efficient(input_size: int, seed: int = 0) -> RunConfig:
     """T2m: one token per edge, two heads that start out following edges forwards and backwards.
 
     N=128, 41 vertices (`pathmerge train --recipe efficient --input-size 128 --seed S`): 0.995 at each lookahead after
-    399,360 and 406,528 examples (seeds 1 and 2; 4.3e13 and 4.4e13 FLOP); seed 3 failed, with 0.9945 at one lookahead
-    when its rate was gone after 410,368.
+    399,360, 350,080 and 400,000 examples (seeds 1, 2, 3; median 399,360 and 4.3e13 FLOP; none failed). With the last
+    weights instead of averaged ones seed 3 fails.
     """
     # Source and target stand in one token, so no layer has to join them.
     model = Edges(input_size=input_size, layers=layers_for(input_size) - 1, initialisation="matching")
