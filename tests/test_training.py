@@ -536,3 +536,19 @@ def test_every_kind_trains_and_is_evaluated(problem: Distribution, model: Any, t
     if problem.name != "dfs":  # trained with random padding, tested without
         for row in shared:
             assert [row.examples, row.correct] == [int(n) for n in names[row.distribution, row.difficulty][2:4]]
+
+
+def test_another_problem_keeps_settings_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "my.toml"
+    for extra, expected in (([], 'optimizer = "adamw"'), (["--training.batch-size", "48"], 'optimizer = "muon"')):
+        assert main(["train", "--recipe", "tuned", "--input-size", "32", *extra, "--show-config"]) == 0
+        path.write_text(capsys.readouterr().out)
+        assert main(["train", str(path), "--problem", "dfs", "--show-config"]) == 0
+        assert expected in capsys.readouterr().out
+
+
+def test_a_table_that_is_none_is_one_line_with_a_size_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "my.toml"
+    path.write_text("problem = 3\n")
+    assert main(["train", str(path), "--input-size", "32"]) == 2
+    assert "problem=3: must be a table of fields" in capsys.readouterr().err

@@ -149,7 +149,10 @@ def _resized(values: dict[str, Any], size: int | None) -> dict[str, Any]:
     """The values of a config with another input size."""
     if size is None:
         return values
-    sized = {table: {**values.get(table, {}), "input_size": size} for table in ("problem", "model")}
+    tables = {table: values.get(table, {}) for table in ("problem", "model")}
+    sized = {
+        name: {**table, "input_size": size} if isinstance(table, dict) else table for name, table in tables.items()
+    }
     return {**{key: value for key, value in values.items() if key != "input_size"}, **sized}
 
 

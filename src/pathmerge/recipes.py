@@ -57,7 +57,7 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
     converges within 1M examples, after 340,032 (docs/recipes.md).
     """
     base = growing(input_size, seed)
-    model = replace(base.model, layers=base.model.layers + 1)  # one more than needed halves the plateau at N=32
+    model = replace(base.model, layers=base.model.layers + 1)  # one more than needed
     steps = {"optimizer": "muon", "learning_rate": 1e-3, "decay": 8_000 * input_size, "average": 10_000}
     training = replace(base.training, **steps)
     curriculum = Curriculum(mastery=0.9, window=1024)
@@ -172,7 +172,8 @@ def on_problem(config: RunConfig, problem: Distribution, model: ModelConfig | No
     curriculum, training = config.curriculum, config.training
     if problem.task != "search" and config.problem.task == "search":
         curriculum = Curriculum()
-        if config.recipe == "tuned":  # Muon was chosen on search problems; the other tasks' results are with AdamW
+        # Muon was chosen on search problems; the other tasks' results are with AdamW. Settings of one's own stay.
+        if config.training == tuned(problem.input_size).training:
             training = growing(problem.input_size).training
     model = replace(model, **changes)
     return replace(config, problem=problem, model=model, curriculum=curriculum, training=training)

@@ -59,7 +59,7 @@ class Curriculum:
             raise ValueError(f"curriculum.scatter=True: needs curriculum.over='size', not {self.over!r}")
 
     @property
-    def decides(self) -> bool:
+    def rate_waits(self) -> bool:
         """Whether the rate waits with its fall until the problem is mastered."""
         return self.over != "none" or self.mastery is not None
 

@@ -237,7 +237,7 @@ class Trainer:
         self.step += 1
         if self.average is not None:
             self.average.add(size, self.examples)
-        if self.feed.observe(self._stage_right, self._stage_seen) and self.config.curriculum.decides:
+        if self.feed.observe(self._stage_right, self._stage_seen) and self.config.curriculum.rate_waits:
             if self.feed.mastered:
                 self.mastered_at = self.examples
             stage = "mastered" if self.feed.mastered else self.feed.describe()
@@ -274,7 +274,7 @@ class Trainer:
     def _decay_span(self) -> tuple[int | None, int | None]:
         """From where to where the rate falls; none while a curriculum's last stage is not mastered."""
         settings = self.config.training
-        if not self.config.curriculum.decides:
+        if not self.config.curriculum.rate_waits:
             begin = settings.warmup if settings.decay is None else settings.examples - settings.decay
             return max(begin, 0), settings.examples
         if self.mastered_at is None:
@@ -286,7 +286,7 @@ class Trainer:
         """The example at which the run ends, as far as that is known; it may converge before."""
         settings = self.config.training
         _, end = self._decay_span()
-        if not self.config.curriculum.decides or settings.schedule == "constant" or settings.decay is None:
+        if not self.config.curriculum.rate_waits or settings.schedule == "constant" or settings.decay is None:
             return settings.examples
         return settings.examples if end is None else min(end, settings.examples)
 
