@@ -30,7 +30,7 @@ from pathmerge.studies.elsewhere import Attempt, Landing, News
 from pathmerge.studies.perform import Order
 from pathmerge.studies.ray_backend import RayCluster
 from pathmerge.studies.results import Folder, Outcome
-from pathmerge.studies.runner import Backend, Event, Local, run_study
+from pathmerge.studies.runner import POLL, Backend, Event, Local, run_study
 from pathmerge.studies.slurm_backend import Slurm
 from pathmerge.studies.study import Study, Task
 from pathmerge.training.run import lock
@@ -209,6 +209,8 @@ def test_a_study_through_ray(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     """One cluster for several questions: it takes seconds to start."""
+    import ray
+
     monkeypatch.setattr(ray_backend, "_complaint", lambda _: "none")  # whatever else may be running on this machine
     before = signal.getsignal(signal.SIGTERM)
     backend = RayCluster(address="auto")
@@ -226,6 +228,12 @@ def test_a_study_through_ray(
             if (directory(tmp_path / "ray", task) / "metrics.jsonl").exists():
                 raise KeyboardInterrupt
 
+        def cancel_late(stream: Any) -> None:
+            time.sleep(POLL + 0.01)  # the task has seen the file that ends it, and waits for its process
+            cancel(stream)
+
+        cancel = ray.cancel
+        monkeypatch.setattr(ray, "cancel", cancel_late)
         with pytest.raises(KeyboardInterrupt):
             run_it(study, "paper", tmp_path / "ray", backend, interrupt, save_every=1e6)
         assert performers(tmp_path / "ray") == {}
@@ -270,6 +278,8 @@ def cluster(tmp_path: Path) -> Generator[tuple[str, list[subprocess.Popen[bytes]
         for count in (1, 2):
             log = tmp_path / f"node{count}.log"
             nodes.append(start_node(log, "--address", address, "--num-cpus", str(count), *store))
+            # One after the other: each looks for free ports, and two at once may choose the same.
+            wait_until(lambda log=log: "Ray runtime started" in log.read_text(), 120)
         yield address, nodes
     finally:
         for node in reversed(nodes):

@@ -71,7 +71,7 @@ class RayCluster:
         try:
             yield
         finally:
-            with _signals_kept():
+            with _kept(signal.SIGTERM):
                 ray.shutdown()
 
     def run(self, orders: Sequence[Order], cores: Sequence[int], folder: Folder) -> Iterator[Event]:
@@ -139,28 +139,37 @@ def _init(**options: Any) -> None:
     import ray
     from ray._private import worker
 
-    with _signals_kept():
+    with _kept(signal.SIGTERM):  # Ray takes it for itself; it is ours
         ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **options)
     # The death of a node would print the last lines of its log; no option turns that off.
     worker._worker_logs_enabled = False
 
 
 @contextmanager
-def _signals_kept() -> Generator[None]:
-    """Ray takes SIGTERM for itself; it is ours."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)
+def _kept(which: signal.Signals, meanwhile: signal.Handlers | None = None) -> Generator[None]:
+    """What a signal does is the same afterwards; `meanwhile`: what it does until then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(which)
     try:
+        if meanwhile is not None:
+            signal.signal(which, meanwhile)
         yield
     finally:
-        if main:
-            signal.signal(signal.SIGTERM, before)
+        signal.signal(which, before)
 
 
 def work(order: Order, place: str, plugins: str, end: str) -> Generator[News]:
-    """What Ray runs, on one of its machines."""
+    """What Ray runs, on one of its machines.
+
+    A task that is taken back sees the file `end`. Ray interrupts its worker besides, which must not keep it from
+    waiting for the last checkpoint.
+    """
     yield News(kind="began", says=f"on {socket.gethostname()}")
-    yield carry_out(order, place, plugins, end)
+    with _kept(signal.SIGINT, meanwhile=signal.SIG_IGN):
+        news = carry_out(order, place, plugins, end)
+    yield news
 
 
 def _follow(attempts: Sequence[Attempt], folder: Folder) -> Iterator[Event]:
