@@ -25,6 +25,7 @@ from pathmerge.circuits.options import Options
 from pathmerge.circuits.results import Inputs, explain_into
 from pathmerge.cli import main
 from pathmerge.pictures import draw_problems
+from pathmerge.recipes import command_of
 from pathmerge.studies.catalogue import STUDIES
 from pathmerge.studies.perform import Order, perform
 from pathmerge.studies.results import Folder
@@ -310,7 +311,7 @@ def test_the_report_of_a_run(results: Results):
         "The word “model” stands under the vertex",
         "Circuits are those of the lenient rules",
         'optimizer = "adamw"',
-        f"pathmerge train config.toml --out {results.run.parent}",
+        f"{command_of(tiny_config())} --out {results.run.parent}",
         f"pathmerge explain {results.run} --lookahead 1 2 --count 1 --no-trust --out {results.run}/circuits",
     ):
         assert words in found.text, words
@@ -325,14 +326,19 @@ def test_the_config_in_a_report_makes_the_same_run(results: Results, tmp_path: P
     assert pm.load_config(tmp_path / "config.toml").run_name == results.run.name
 
 
-def test_a_recipe_is_redone_by_its_name(tmp_path: Path):
-    config = pm.recipe("tuned", 20, seed=3)
+@pytest.mark.parametrize(
+    ("config", "command"),
+    [
+        (pm.recipe("tuned", 20, seed=3), "pathmerge train --recipe tuned --input-size 20 --seed 3 --out {} "),
+        (replace(pm.recipe("tuned", 20), recipe=None), "pathmerge train config.toml --out {} # the config above"),
+    ],
+)
+def test_a_run_is_redone_by_its_recipe_or_else_by_its_config(config: pm.RunConfig, command: str, tmp_path: Path):
     run = tmp_path / config.run_name
     run.mkdir()
     (run / "config.toml").write_text(to_toml(config))
     assert main(["report", str(run)]) == 0
-    words = f"pathmerge train --recipe tuned --input-size 20 --seed 3 --out {tmp_path} pathmerge evaluate"
-    assert words in read(run / "report.html").text
+    assert command.format(tmp_path) in read(run / "report.html").text
 
 
 def test_a_run_without_a_model_has_a_report_too(results: Results, tmp_path: Path):

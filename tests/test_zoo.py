@@ -15,9 +15,9 @@ import torch
 import pathmerge as pm
 from pathmerge.cli import main
 from pathmerge.evaluation.suite import hold_out_test
-from pathmerge.recipes import RECIPES, track_of
+from pathmerge.recipes import RECIPES, command_of, track_of
 from pathmerge.zoo.shelf import SHELF, card, names
-from pathmerge.zoo.ship import command_of, ship
+from pathmerge.zoo.ship import ship
 
 
 @pytest.fixture(scope="module")

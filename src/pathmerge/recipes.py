@@ -7,6 +7,7 @@ with extra labels from the same graph.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -195,3 +196,29 @@ def recipe(name: str, input_size: int, seed: int = 0) -> RunConfig:
     """The config of a recipe by its name."""
     check_choice("recipe", name, tuple(RECIPES))
     return RECIPES[name](input_size, seed)
+
+
+def command_of(config: RunConfig) -> str:
+    """The `pathmerge train` command of a config: its recipe, and an option for each field that differs from it."""
+    assert config.recipe is not None
+    plain = recipe(config.recipe, config.problem.input_size)
+    words = ["pathmerge", "train", "--recipe", config.recipe, "--input-size", str(config.problem.input_size)]
+    if config.problem.name != plain.problem.name:
+        words += ["--problem", config.problem.name]
+    if config.model.name != plain.model.name:
+        words += ["--model", config.model.name]
+    words += ["--seed", str(config.seed)]
+    ours, base = config.to_dict(), of_kinds(plain, config.problem.name, config.model.name).to_dict()
+    for table in ("problem", "model", "training", "curriculum", "held_out"):
+        for field in {**base[table], **ours[table]}:
+            value = ours[table].get(field)
+            if value != base[table].get(field):
+                words += _option(f"{table}.{field}".replace("_", "-"), value)
+    return shlex.join(words)
+
+
+def _option(name: str, value: object) -> list[str]:
+    if isinstance(value, bool):
+        at = name.rfind(".") + 1
+        return [f"--{name}" if value else f"--{name[:at]}no-{name[at:]}"]
+    return [f"--{name}", str(value)]

@@ -15,7 +15,7 @@ from typing import Any
 
 from pathmerge.disk import read_json
 from pathmerge.evaluation.accuracy import Table
-from pathmerge.recipes import RECIPES, recipe, track_of
+from pathmerge.recipes import RECIPES, command_of, track_of
 from pathmerge.training.config import RunConfig, load_config, to_toml
 from pathmerge.training.run import CONFIG, ENDS, METRICS, metrics_of, read_versions
 from pathmerge.viewer import circuits
@@ -199,12 +199,10 @@ def settings(record: Record) -> Html:
 
 def again(record: Record) -> Html:
     """The commands that make the same run and this page."""
-    config, place = record.config, quoted(record.directory)
-    out, size = quoted(record.directory.parent), config.problem.input_size
-    whole = config.recipe in RECIPES and recipe(str(config.recipe), size, config.seed) == config
+    config, place, out = record.config, quoted(record.directory), quoted(record.directory.parent)
     first = (
-        f"pathmerge train --recipe {config.recipe} --input-size {size} --seed {config.seed} --out {out}"
-        if whole
+        f"{command_of(config)} --out {out}"
+        if config.recipe in RECIPES
         else f"pathmerge train config.toml --out {out}    # the config above, saved under this name"
     )
     lines = [first, f"pathmerge evaluate {place}"]

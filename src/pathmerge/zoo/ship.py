@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from pathmerge.evaluation.accuracy import cells_of
 from pathmerge.evaluation.evaluate import evaluate_model
 from pathmerge.evaluation.suite import hold_out_test
 from pathmerge.models.weights import load_weights, save_weights
-from pathmerge.recipes import of_kinds, recipe, track_of
-from pathmerge.training.config import RunConfig
+from pathmerge.recipes import command_of, track_of
 from pathmerge.training.run import Run, read_versions
 from pathmerge.zoo.shelf import SHELF, Card, Counts, checksum, names, weights_of
 
@@ -76,29 +74,3 @@ def ship(
     with written_whole(path.with_suffix(".json"), "shelf") as temporary:
         temporary.write_text(card.to_json(), encoding="utf-8")
     return card
-
-
-def command_of(config: RunConfig) -> str:
-    """The `pathmerge train` command of a config: its recipe, and an option for each field that differs from it."""
-    assert config.recipe is not None
-    plain = recipe(config.recipe, config.problem.input_size)
-    words = ["pathmerge", "train", "--recipe", config.recipe, "--input-size", str(config.problem.input_size)]
-    if config.problem.name != plain.problem.name:
-        words += ["--problem", config.problem.name]
-    if config.model.name != plain.model.name:
-        words += ["--model", config.model.name]
-    words += ["--seed", str(config.seed)]
-    ours, base = config.to_dict(), of_kinds(plain, config.problem.name, config.model.name).to_dict()
-    for table in ("problem", "model", "training", "curriculum", "held_out"):
-        for field in {**base[table], **ours[table]}:
-            value = ours[table].get(field)
-            if value != base[table].get(field):
-                words += _option(f"{table}.{field}".replace("_", "-"), value)
-    return shlex.join(words)
-
-
-def _option(name: str, value: object) -> list[str]:
-    if isinstance(value, bool):
-        at = name.rfind(".") + 1
-        return [f"--{name}" if value else f"--{name[:at]}no-{name[at:]}"]
-    return [f"--{name}", str(value)]
