@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,10 @@ from pathmerge.encodings.language import Language
 from pathmerge.models.config import MODELS
 from pathmerge.problems.distribution import Distribution
 from pathmerge.studies.catalogue import STUDIES
+from pathmerge.training.config import RunConfig
+
+# What helpers assert is explained like what tests assert.
+pytest.register_assert_rewrite("circuit_samples", "short_runs")
 
 
 @pytest.fixture
@@ -25,6 +31,52 @@ def catalogues(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for catalogue, kept in zip((DISTRIBUTIONS, MODELS, STUDIES), before, strict=True):
         catalogue.clear()
         catalogue.update(kept)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+# Runs that tests of several files go back to. Training is imported where it is needed: many tests do without torch.
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunConfig], Path]:
+    """Uninterrupted runs, each trained once."""
+    import torch
+    from short_runs import NEVER
+
+    from pathmerge.training.loop import train
+
+    folder = tmp_path_factory.mktemp("reference")
+
+    def get(config: RunConfig) -> Path:
+        directory = folder / config.run_name
+        if not (directory / "model.safetensors").exists():
+            train(config, folder, quiet=True, save_every=NEVER)
+            initial = dict(config.model.build(config.seed).named_parameters())
+            trained = dict(pm.load_weights(directory / "model.safetensors").named_parameters())
+            assert any(not torch.equal(trained[name], value) for name, value in initial.items())
+        return directory
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def half_way(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run PLAIN, killed after 384 of its 640 examples, with checkpoints at 320 and 352."""
+    from short_runs import PLAIN, KilledError, crash
+
+    from pathmerge.training.loop import train
+
+    out = tmp_path_factory.mktemp("half")
+    with pytest.MonkeyPatch.context() as patch:
+        crash(patch, "_report", [12])
+        with pytest.raises(KilledError):
+            train(PLAIN, out, quiet=True, save_every=0)
+    return out / PLAIN.run_name
+
+
+@pytest.fixture
+def broken(half_way: Path, tmp_path: Path) -> Path:
+    """A copy of it to be damaged."""
+    return Path(shutil.copytree(half_way, tmp_path / half_way.name))
 
 
 def every_distribution(size: int) -> list[Distribution]:
