@@ -277,14 +277,22 @@ def test_mistakes_of_a_proposal_are_named(given: Any, says: str):
 
 def test_what_never_fits_ends(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pathmerge.problems.python_fill.MAX_ATTEMPTS", 50)
-    for proposal in (None, ([("a", "b")], "b", "a"), ([("a", "b")], "a", "a"), ([("a", "b")], "a", "c")):
+    large = [(number, number + 1) for number in range(10)]
+    for proposal, why in (
+        (None, "proposed nothing"),
+        (([("a", "b")], "a", "c"), "proposed nothing, or no edge at start or goal"),
+        (([("a", "b")], "b", "a"), "had no path from start to goal"),
+        (([("a", "b")], "a", "a"), "had no path from start to goal"),
+        ((large, 0, 10), "had more than 9 vertices or edges"),
+        ((large[:4], 0, 4), "had another lookahead than 2"),
+    ):
 
         class Never(Chains):
             def propose(self, random: Random, lookahead: int | None, given: Any = proposal) -> Any:
                 return given
 
-        with pytest.raises(pm.DrawError, match="was not found"):
-            Never(input_size=32).sample(1)
+        with pytest.raises(pm.DrawError, match=f"was not found in 50 attempts: 50 {why}"):
+            Never(input_size=32, lookahead=2).sample(1)
     with pytest.raises(ValueError, match=r"lookahead=5: must be a whole number in 1..4"):
         Chains(input_size=32, lookahead=5)
     with pytest.raises(ValueError, match="must be left out when lookahead"):

@@ -66,7 +66,7 @@ def _fill_chunk(
     ask, cells = _request(distribution)
     rows = tuple(column[begin : begin + CHUNK] for column in columns)
     if isinstance(distribution, PythonDistribution):
-        failed = fill_in_python(distribution, ask, cells, key, first + begin, held, rows)
+        fill_in_python(distribution, ask, cells, key, first + begin, held, rows)
     else:
         failed = fill(
             _workspace(ask.vertices, len(ask.words)),
@@ -80,11 +80,11 @@ def _fill_chunk(
             rows,
         )
         mark_compiled(len(ask.words))
-    if failed >= 0:
-        raise DrawError(
-            f"{distribution.describe()}: example {first + begin + failed} of {key} was not found "
-            f"in {MAX_ATTEMPTS} attempts; hold out fewer problems or choose another difficulty"
-        )
+        if failed >= 0:
+            raise DrawError(
+                f"{distribution.describe()}: example {first + begin + failed} of {key} was not found "
+                f"in {MAX_ATTEMPTS} attempts; hold out fewer problems or choose another difficulty"
+            )
     if progress is not None:
         progress(len(rows[0]))
 

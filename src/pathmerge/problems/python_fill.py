@@ -10,12 +10,14 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Hashable
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pathmerge.errors import DrawError
 from pathmerge.kernels.random import DIFFICULTY_ATTEMPT, MAX_ATTEMPTS
 from pathmerge.kernels.workspace import LABEL_PATH, Parameters
 from pathmerge.problems.identity import identity
@@ -32,30 +34,45 @@ def fill_in_python(
     first: int,
     held: np.ndarray,
     out: tuple[np.ndarray, ...],
-) -> int:
-    """Write examples first..first+rows-1; returns -1, or the row at which no attempt succeeded."""
+) -> None:
+    """Write examples first..first+rows-1."""
     redraws = out[-1]
     redraws[:] = 0
     for row in range(len(redraws)):
         index = first + row
         cell = KeyedRandom(key, index, DIFFICULTY_ATTEMPT).randrange(len(cells)) if len(cells) > 1 else 0
         wish = int(cells[cell, 0]) or None
+        wrong: Counter[str] = Counter()
         for attempt in range(MAX_ATTEMPTS):
             random = KeyedRandom(key, index, attempt)
             graph = _graph(distribution, random, wish)
-            if graph is None or max(len(graph.children), len(graph.edges)) > ask.most or not graph.useful:
-                continue
-            found = lookahead(graph)
-            if wish not in (None, found):
-                continue
-            if not _write(graph, found, random, ask, held, row, out):
+            why = _unfit(graph, ask.most, wish)
+            if why is None:
+                assert graph is not None
+                if _write(graph, lookahead(graph), random, ask, held, row, out):
+                    out[-2][row] = attempt + 1
+                    break
                 redraws[row] += 1
-                continue
-            out[-2][row] = attempt + 1
-            break
+                why = "held out"
+            wrong[why] += 1
         else:
-            return row
-    return -1
+            whys = ", ".join(f"{count} {why}" for why, count in wrong.most_common())
+            raise DrawError(
+                f"{distribution.describe()}: example {index} of {key} was not found in {MAX_ATTEMPTS} attempts: {whys}"
+            )
+
+
+def _unfit(graph: Graph | None, most: int, wish: int | None) -> str | None:
+    """Why a proposal cannot be taken; none: it can."""
+    if graph is None:
+        return "proposed nothing, or no edge at start or goal"
+    if max(len(graph.children), len(graph.edges)) > most:
+        return f"had more than {most} vertices or edges"
+    if not graph.useful:
+        return "had no path from start to goal"
+    if wish not in (None, lookahead(graph)):
+        return f"had another lookahead than {wish}"
+    return None
 
 
 class Graph(NamedTuple):
