@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from short_runs import train_until
 
 import pathmerge as pm
 from pathmerge.cli import main
@@ -133,6 +134,8 @@ def test_the_hash_is_of_everything_but_the_recipes_name():
             r"model.joining=1\.0: needs balanced, naive, star problems, not dfs",
         ),
         ({"input_size": 32, "curriculum": {"mastery": 1.5}}, r"curriculum.mastery=1\.5: must be a number"),
+        ({"input_size": 32, "curriculum": {"slow_from": 9}}, "curriculum.slow_from=9: needs curriculum.over"),
+        ({"input_size": 32, "curriculum": {"over": "size", "slow_from": 0}}, "curriculum.slow_from=0: must be a whole"),
         ({"input_size": 32, "curriculum": {"scatter": True}}, "curriculum.scatter=True: needs curriculum.over='size'"),
         (
             {"input_size": 32, "model": {"name": "edges"}, "curriculum": {"over": "size", "scatter": True}},
@@ -465,6 +468,26 @@ def test_the_second_output_is_read_before_the_last_layer_and_changes_no_answer(k
     truth = torch.from_numpy(leading(batch))[3][vertices[3][about]]
     chance = torch.sigmoid(told[3][about])
     assert abs(loss[3] + torch.where(truth, chance, 1 - chance).log().mean()) < 1e-5
+
+
+@pytest.mark.parametrize(("over", "first"), [("size", 3), ("lookahead", 1)])
+def test_the_rate_falls_as_problems_grow(over: Any, first: int, tmp_path: Path):
+    """Beyond `slow_from` in proportion, and at the end as usual on top of it; the same after a restart."""
+    rule = pm.Curriculum(over=over, first=first, window=64, threshold=0.0, slow_from=first + 1)
+    common: dict[str, Any] = {"schedule": "linear", "decay": 320, "log_every": 32, "learning_rate": 1e-3}
+    problem = pm.Balanced(input_size=26)
+    model = pm.OneHot(input_size=26, layers=2, hidden=4)
+    config = tiny(problem=problem, model=model, curriculum=rule, **common)
+    train_until(config, tmp_path, 160)
+    run = pm.train(config, tmp_path, quiet=True)
+    most = {"size": problem.most_vertices, "lookahead": problem.largest_lookahead}[over]
+    stages = list(range(first, most + 1))
+    # Two steps of 32 to a stage; the last is mastered with its second, and ten steps later the rate is gone.
+    extents = [extent for extent in stages for _ in range(2)] + [most] * 10
+    left = [1.0] * (2 * len(stages)) + [1 - step / 10 for step in range(1, 11)]
+    wanted = [1e-3 * min(1, (first + 1) / extent) * share for extent, share in zip(extents, left, strict=True)]
+    lines = lines_of(run, "train")
+    assert [line["learning_rate"] for line in lines] == pytest.approx(wanted, abs=1e-12)
 
 
 def test_the_second_loss_fades_with_the_rate_and_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

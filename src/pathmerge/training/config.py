@@ -220,7 +220,7 @@ class RunConfig:
         return f"{self.problem.name}-{self.model.name}-{self.problem.input_size}-{self.digest}"
 
 
-LATER = ("watch", "average")
+LATER = ("watch", "average", "slow_from")
 """Fields that came later: left out when not set, so that runs without them have the names they had before."""
 
 

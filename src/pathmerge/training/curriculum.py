@@ -44,6 +44,10 @@ class Curriculum:
     """Before the last stage, whether edges stand anywhere in the input instead of at its end, so that every position
     is trained from the beginning; all examples of a step share the places, so the others can be dropped."""
 
+    slow_from: int | None = None
+    """Beyond this many vertices (or this lookahead) the rate falls in proportion: in a stage of twice as many it is a
+    half. None: the same in all stages."""
+
     def __post_init__(self) -> None:
         check_choice("curriculum.over", self.over, ("none", "lookahead", "size"))
         if self.first is not None:
@@ -55,6 +59,10 @@ class Curriculum:
         check_range("curriculum.window", self.window, 1, 10**9)
         check_number("curriculum.easier", self.easier, 0, 0.9)
         check_flag("curriculum.scatter", self.scatter)
+        if self.slow_from is not None:
+            check_range("curriculum.slow_from", self.slow_from, 1, 10**6)
+            if self.over == "none":
+                raise ValueError(f"curriculum.slow_from={self.slow_from}: needs curriculum.over, nothing grows")
         if self.scatter and self.over != "size":
             raise ValueError(f"curriculum.scatter=True: needs curriculum.over='size', not {self.over!r}")
 

@@ -109,16 +109,27 @@ class Feed:
         """Whether the problems are those of the full size."""
         return self.stage == len(self.stages) - 1
 
+    @property
+    def extent(self) -> int:
+        """How many vertices, or how much lookahead, the present stage has at most."""
+        now = self.stages[self.stage]
+        graph: Any = getattr(now, "symbolic", now)
+        if self.curriculum.over != "lookahead":
+            return graph.most_vertices
+        return getattr(now, "max_lookahead", None) or graph.largest_lookahead
+
+    @property
+    def rate_factor(self) -> float:
+        """The fraction of its peak that the rate has in the present stage, before it falls at the end."""
+        slow_from = self.curriculum.slow_from
+        return 1.0 if slow_from is None else min(1.0, slow_from / self.extent)
+
     def describe(self) -> str | None:
         """The present stage for people; none if there is no curriculum."""
         if len(self.stages) == 1:
             return None
-        now = self.stages[self.stage]
-        graph: Any = getattr(now, "symbolic", now)
-        reach = graph.largest_lookahead if self.curriculum.over == "lookahead" else graph.most_vertices
-        limit = getattr(now, "max_lookahead", None) if self.curriculum.over == "lookahead" else None
         what = "lookahead" if self.curriculum.over == "lookahead" else "vertices"
-        return f"{self.stage + 1}/{len(self.stages)} ({what} ≤ {limit or reach})"
+        return f"{self.stage + 1}/{len(self.stages)} ({what} ≤ {self.extent})"
 
     def state(self) -> dict[str, Any]:
         """All that has to be kept to go on from here, as plain values."""

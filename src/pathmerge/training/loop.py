@@ -228,7 +228,7 @@ class Trainer:
                 f"stays in {self.directory}. A smaller training.learning_rate={settings.learning_rate:g} or "
                 f"training.clip={settings.clip:g} may help"
             )
-        self.rate = settings.learning_rate * self._rate_factor(size)
+        self.rate = settings.learning_rate * self._rate_factor(size) * self.feed.rate_factor
         self.optimizer.step(self.rate)
         self.tally.gradient_norm += norm
         self.tally.steps += 1
