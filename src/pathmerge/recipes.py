@@ -102,7 +102,13 @@ def matched(input_size: int, seed: int = 0) -> RunConfig:
     """
     base = growing(input_size, seed)
     assert isinstance(base.model, OneHot)
-    return replace(base, model=replace(base.model, initialisation="matching", joining=1.0), recipe="matched")
+    model, training, curriculum = base.model, base.training, base.curriculum
+    if Balanced(input_size=input_size).most_vertices > 19:
+        # The more vertices, the more a step's noise hides of what is known already (docs/log.md).
+        training = replace(training, average=20_000)
+        curriculum = replace(curriculum, threshold=0.9, slow_from=13)
+    model = replace(model, initialisation="matching", joining=1.0)
+    return replace(base, model=model, training=training, curriculum=curriculum, recipe="matched")
 
 
 def efficient(input_size: int, seed: int = 0) -> RunConfig:
