@@ -12,37 +12,42 @@ _ONE = np.float32(1)
 
 
 @float_kernel
-def normalise(x, epsilon, h, scale):
-    """h = (x - mean)·scale and scale = 1/√(variance + epsilon) of each row; float32."""
-    width = np.float32(x.shape[1])
+def normalise(x, real, epsilon, h, scale):
+    """h = (x - mean)·scale and scale = 1/√(variance + epsilon) of the first `real` numbers of each row, zeros after
+    them; float32."""
+    width = np.float32(real)
     for i in range(x.shape[0]):
         total = _ZERO
-        for j in range(x.shape[1]):
+        for j in range(real):
             total += x[i, j]
         mean = total / width
         squares = _ZERO
-        for j in range(x.shape[1]):
+        for j in range(real):
             apart = x[i, j] - mean
             squares += apart * apart
         factor = _ONE / np.sqrt(squares / width + epsilon)
         scale[i] = factor
-        for j in range(x.shape[1]):
+        for j in range(real):
             h[i, j] = (x[i, j] - mean) * factor
+        for j in range(real, x.shape[1]):
+            h[i, j] = _ZERO
 
 
 @float_kernel
-def normalise_backward(d_h, h, scale, d_out, d_x):
+def normalise_backward(d_h, h, scale, d_out, real, d_x):
     """d_x = d_out + the gradient that reaches x through h; d_out is what reaches x beside the norm."""
-    width = np.float32(h.shape[1])
+    width = np.float32(real)
     for i in range(h.shape[0]):
         total = _ZERO
         along = _ZERO
-        for j in range(h.shape[1]):
+        for j in range(real):
             total += d_h[i, j]
             along += d_h[i, j] * h[i, j]
         mean, along = total / width, along / width
-        for j in range(h.shape[1]):
+        for j in range(real):
             d_x[i, j] = d_out[i, j] + scale[i] * (d_h[i, j] - mean - h[i, j] * along)
+        for j in range(real, h.shape[1]):
+            d_x[i, j] = _ZERO
 
 
 @float_kernel

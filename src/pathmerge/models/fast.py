@@ -7,6 +7,7 @@ What is saved, all of it exact:
 - `last` rows only, where no others are needed.
 - The first layer of a one-hot model looks two of its products up in tables, and needs no norm and no input gradient.
 - Backward passes are written out, so that each product is made once, in place where possible.
+- Rows are widened by zeros to a multiple of ALIGNED: a product of 64 columns takes two thirds of the time of one of 62.
 
 The small products A and v·o are made once per step from the separate parameters (`Transformer.prepare`).
 """
@@ -28,6 +29,8 @@ from pathmerge.models.rotary import rotate
 if TYPE_CHECKING:
     from pathmerge.models.transformer import Block
 
+ALIGNED = 8
+"""The numbers in a vector register."""
 EPSILON = 1e-5
 _EPSILON_32 = np.float32(EPSILON)
 
@@ -38,10 +41,10 @@ def fold_one_head(block: Block) -> dict[str, Tensor]:
     keys = block.k.weight * gain / math.sqrt(gain.numel())
     values_out = block.o.weight @ block.v.weight
     return {
-        "A": (block.q.weight * gain).t() @ keys,
-        "a": F.linear(shift, block.q.weight, block.q.bias) @ keys,
-        "M": (values_out * gain).t(),
-        "m": values_out @ shift + F.linear(block.v.bias, block.o.weight, block.o.bias),
+        "A": widened((block.q.weight * gain).t() @ keys, 2),
+        "a": widened(F.linear(shift, block.q.weight, block.q.bias) @ keys),
+        "M": widened((values_out * gain).t(), 2),
+        "m": widened(values_out @ shift + F.linear(block.v.bias, block.o.weight, block.o.bias)),
         **_fold_feed_forward(block),
     }
 
@@ -55,60 +58,67 @@ def fold_heads(block: Block, *, rotary: bool) -> dict[str, Tensor]:
     return {
         "QKV": (joint * block.ln1.weight).t(),
         "qkv": F.linear(block.ln1.bias, joint, biases),
-        "O": block.o.weight.t(),
-        "o": block.o.bias,
+        "O": widened(block.o.weight.t()),
+        "o": widened(block.o.bias),
         **_fold_feed_forward(block),
     }
 
 
 def _fold_feed_forward(block: Block) -> dict[str, Tensor]:
     return {
-        "W1": (block.ff1.weight * block.ln2.weight).t(),
-        "b1": F.linear(block.ln2.bias, block.ff1.weight, block.ff1.bias),
-        "W2": block.ff2.weight.t(),
-        "b2": block.ff2.bias,
+        "W1": widened((block.ff1.weight * block.ln2.weight).t(), 2),
+        "b1": widened(F.linear(block.ln2.bias, block.ff1.weight, block.ff1.bias)),
+        "W2": widened(block.ff2.weight.t(), 2),
+        "b2": widened(block.ff2.bias),
     }
 
 
-def fold_first(weights: Mapping[str, Tensor], tokens: int, places: int) -> dict[str, Tensor]:
+def widened(weight: Tensor, dims: int = 1) -> Tensor:
+    """Zeros after the last `dims` dimensions."""
+    more = [by for size in reversed(weight.shape[-dims:]) for by in (0, -size % ALIGNED)]
+    return F.pad(weight, more) if any(more) else weight
+
+
+def fold_first(weights: Mapping[str, Tensor], width: int, tokens: int, places: int) -> dict[str, Tensor]:
     """Tables that take the place of A and M in the first layer of a one-hot model (`first_block`).
 
     A row of its input is two ones among zeros, so its mean and variance are known, and a product of the normalised row
     with a matrix is a row for the token plus a row for the place.
     """
-    width = weights["0.A"].shape[0]
     mean = 2 / width
     scale = (mean - mean**2 + EPSILON) ** -0.5
     found: dict[str, Tensor] = {}
     for name, start, factor in (("A", weights["0.a"], scale), ("M", weights["0.m"], 1.0)):
         matrix = weights[f"0.{name}"] * (scale * factor)
         found[f"first.{name}.tokens"] = matrix[:tokens]
-        found[f"first.{name}.places"] = matrix[width - places :] + start * factor - mean * matrix.sum(0)
+        found[f"first.{name}.places"] = matrix[width - places : width] + start * factor - mean * matrix.sum(0)
     return found
 
 
 def first_block(
-    x: Tensor, tokens: Tensor, weights: Mapping[str, Tensor], bias: Tensor, columns: slice | Tensor
+    x: Tensor, tokens: Tensor, weights: Mapping[str, Tensor], bias: Tensor, columns: slice | Tensor, width: int
 ) -> Tensor:
     """The first layer of a one-hot model: `x` holds one-hot tokens and places and needs no gradient."""
     asked = F.embedding(tokens, weights["first.A.tokens"]) + weights["first.A.places"][columns]
     # The mean of x and the key's part of the norm shift all scores of a row alike, but for the scale (in the tables).
     pattern = torch.softmax(torch.baddbmm(bias, asked, x.transpose(1, 2)), -1)
     told = F.embedding(tokens, weights["first.M.tokens"]) + weights["first.M.places"][columns]
-    return _FeedForward.apply(x + torch.bmm(pattern, told), *_feed_forward(weights, 0))  # pyright: ignore[reportReturnType]
+    return _FeedForward.apply(x + torch.bmm(pattern, told), width, *_feed_forward(weights, 0))  # pyright: ignore[reportReturnType]
 
 
-def one_head_block(x: Tensor, weights: Mapping[str, Tensor], at: int, bias: Tensor, last: int | None) -> Tensor:
-    """One layer on B x T x D; with `last`, only the last rows come out."""
+def one_head_block(
+    x: Tensor, weights: Mapping[str, Tensor], at: int, bias: Tensor, last: int | None, width: int
+) -> Tensor:
+    """One layer on B x T x D, of which the first `width` columns are real; with `last`, only the last rows come out."""
     A, a, M, m = (weights[f"{at}.{name}"] for name in ("A", "a", "M", "m"))
     if last is None:
-        x1 = _Attention.apply(x, bias, A, a, M, m)
+        x1 = _Attention.apply(x, width, bias, A, a, M, m)
     else:
-        h = F.layer_norm(x, (x.shape[-1],), eps=EPSILON)
+        h = widened(F.layer_norm(x[..., :width], (width,), eps=EPSILON))
         asked = torch.addmm(a, h[:, -last:].flatten(0, 1), A).view(x.shape[0], last, -1)
         pattern = torch.softmax(torch.baddbmm(bias[:, -last:], asked, h.transpose(1, 2)), -1)
         x1 = x[:, -last:] + torch.matmul(torch.bmm(pattern, h), M) + m
-    return _FeedForward.apply(x1, *_feed_forward(weights, at))  # pyright: ignore[reportReturnType]
+    return _FeedForward.apply(x1, width, *_feed_forward(weights, at))  # pyright: ignore[reportReturnType]
 
 
 def _feed_forward(weights: Mapping[str, Tensor], at: int) -> tuple[Tensor, ...]:
@@ -119,9 +129,10 @@ class _Attention(torch.autograd.Function):
     """x + attention of one head on all rows, with the backward pass written out."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor, A: Tensor, a: Tensor, M: Tensor, m: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, width: int, bias: Tensor, A: Tensor, a: Tensor, M: Tensor, m: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[2])
-        h, scale = _normalise(rows)
+        h, scale = _normalise(rows, width)
+        ctx.width = width
         asked = torch.addmm(a, h, A)
         h_BTD = h.view(x.shape)
         pattern = torch.softmax(torch.baddbmm(bias, asked.view(x.shape), h_BTD.transpose(1, 2)), -1)
@@ -145,17 +156,19 @@ class _Attention(torch.autograd.Function):
         d_x = None
         if ctx.needs_input_grad[0]:
             d_h.baddbmm_(d_scores.transpose(1, 2), asked.view(shape))
-            d_x = _normalise_backward(d_h.view(h.shape).addmm_(d_asked, A.t()), h, scale, d_out).view(shape)
-        return d_x, None, d_A, d_a, d_M, d_m
+            d_h = d_h.view(h.shape).addmm_(d_asked, A.t())
+            d_x = _normalise_backward(d_h, h, scale, d_out, ctx.width).view(shape)
+        return d_x, None, None, d_A, d_a, d_M, d_m
 
 
 class _FeedForward(torch.autograd.Function):
     """x + feed-forward, with the backward pass written out."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, width: int, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[2])
-        h, scale = _normalise(rows)
+        h, scale = _normalise(rows, width)
+        ctx.width = width
         active = torch.addmm(b1, h, W1).relu_()
         ctx.save_for_backward(scale, h, active, W1, W2)
         return torch.addmm(rows, active, W2).add_(b2).view(x.shape)
@@ -167,29 +180,32 @@ class _FeedForward(torch.autograd.Function):
         d_active = torch.ops.aten.threshold_backward(d_out @ W2.t(), active, 0)
         d_W2, d_b2 = active.t() @ d_out, d_out.sum(0)
         d_W1, d_b1 = h.t() @ d_active, d_active.sum(0)
-        d_x = _normalise_backward(d_active @ W1.t(), h, scale, d_out).view(gradients[0].shape)
-        return d_x, d_W1, d_b1, d_W2, d_b2
+        d_x = _normalise_backward(d_active @ W1.t(), h, scale, d_out, ctx.width).view(gradients[0].shape)
+        return d_x, None, d_W1, d_b1, d_W2, d_b2
 
 
-def _normalise(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """LayerNorm of each row without gain and bias, and the factor each row was scaled by."""
+def _normalise(rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """LayerNorm of each row's first `width` numbers without gain and bias, and the factor each row was scaled by."""
     if rows.device.type == "cpu" and rows.dtype == torch.float32:
         h, scale = torch.empty_like(rows), rows.new_empty(len(rows))
-        kernels.normalise(rows.detach().numpy(), _EPSILON_32, h.numpy(), scale.numpy())
+        kernels.normalise(rows.detach().numpy(), width, _EPSILON_32, h.numpy(), scale.numpy())
         return h, scale
-    variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
+    real = rows[:, :width]
+    variance, mean = torch.var_mean(real, 1, correction=0, keepdim=True)
     scale = torch.rsqrt(variance + EPSILON)
-    return (rows - mean) * scale, scale[:, 0]
+    return F.pad((real - mean) * scale, (0, rows.shape[1] - width)), scale[:, 0]
 
 
-def _normalise_backward(d_h: Tensor, h: Tensor, scale: Tensor, d_out: Tensor) -> Tensor:
+def _normalise_backward(d_h: Tensor, h: Tensor, scale: Tensor, d_out: Tensor, width: int) -> Tensor:
     """The gradient of x, from those of h = norm(x) and (d_out) of what x was added to."""
     if h.device.type == "cpu" and h.dtype == torch.float32:
         d_x = torch.empty_like(h)
-        kernels.normalise_backward(d_h.numpy(), h.numpy(), scale.numpy(), d_out.detach().numpy(), d_x.numpy())
+        kernels.normalise_backward(d_h.numpy(), h.numpy(), scale.numpy(), d_out.detach().numpy(), width, d_x.numpy())
         return d_x
-    along = (d_h * h).mean(1, keepdim=True)
-    return d_out + scale[:, None] * (d_h - d_h.mean(1, keepdim=True) - h * along)
+    real = slice(None), slice(width)
+    along = (d_h[real] * h[real]).mean(1, keepdim=True)
+    d_x = d_out[real] + scale[:, None] * (d_h[real] - d_h[real].mean(1, keepdim=True) - h[real] * along)
+    return F.pad(d_x, (0, h.shape[1] - width))
 
 
 def heads_block(
@@ -198,12 +214,13 @@ def heads_block(
     at: int,
     bias: Tensor,
     last: int | None,
+    width: int,
     heads: int,
     rotation: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
     """One layer with any number of heads, rotary or not."""
     QKV, qkv, Out, out = (weights[f"{at}.{name}"] for name in ("QKV", "qkv", "O", "o"))
-    h = F.layer_norm(x, (x.shape[-1],), eps=EPSILON)
+    h = F.layer_norm(x[..., :width], (width,), eps=EPSILON)
     q, k, v = (
         part.view(*x.shape[:2], heads, -1).transpose(1, 2) for part in (torch.matmul(h, QKV) + qkv).chunk(3, dim=-1)
     )
@@ -214,4 +231,4 @@ def heads_block(
         q, seen_by, x = q[:, :, -last:], seen_by[:, :, -last:], x[:, -last:]
     z = F.scaled_dot_product_attention(q, k, v, attn_mask=seen_by)
     x1 = x + torch.matmul(z.transpose(1, 2).flatten(2), Out) + out
-    return _FeedForward.apply(x1, *_feed_forward(weights, at))  # pyright: ignore[reportReturnType]
+    return _FeedForward.apply(x1, width, *_feed_forward(weights, at))  # pyright: ignore[reportReturnType]

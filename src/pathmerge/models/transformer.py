@@ -159,7 +159,7 @@ class Transformer(nn.Module):
             folded = fast.fold_one_head(block) if self.folds else fast.fold_heads(block, rotary=self.rotary)
             weights |= {f"{i}.{name}": weight for name, weight in folded.items()}
         if self.folds and self.one_hot:
-            weights |= fast.fold_first(weights, *self.one_hot)
+            weights |= fast.fold_first(weights, self.config.width, *self.one_hot)
         return {**weights, **self._outside()}
 
     def _outside(self) -> dict[str, Tensor]:
@@ -192,25 +192,27 @@ class Transformer(nn.Module):
             turn = cosine[columns], sine[columns]
         width, tokens = tokens.shape[1], tokens[:, columns]
         x_BTD = self.embed(tokens, weights, columns=columns)
+        real = self.config.width
+        if not plain:
+            x_BTD = fast.widened(x_BTD)
         reach_BT = None
         for layer in range(self.layers):
             last = self.answer_width if layer == self.layers - 1 else None
             at = layer % self.config.layers
             if self.reach is not None and layer == self.layers - 1:
-                read = torch.matmul(F.layer_norm(x_BTD, x_BTD.shape[2:]), weights["reach.weight"][0])
+                read = torch.matmul(F.layer_norm(x_BTD[..., :real], (real,)), weights["reach.weight"][0])
                 reach_BT = read.new_full((len(read), width), -math.inf)
                 reach_BT[:, columns] = read + weights["reach.bias"]
             if plain:
                 x_BTD = self.apply_block(layer, x_BTD, bias, Sites(self.sites, None, ()))
             elif self.folds and self.one_hot and layer == 0 and last is None:
-                x_BTD = fast.first_block(x_BTD, tokens, weights, bias, columns)
+                x_BTD = fast.first_block(x_BTD, tokens, weights, bias, columns, real)
             elif self.folds:
-                x_BTD = fast.one_head_block(x_BTD, weights, at, bias, last)
+                x_BTD = fast.one_head_block(x_BTD, weights, at, bias, last, real)
             else:
-                x_BTD = fast.heads_block(x_BTD, weights, at, bias, last, self.heads, turn)
-        width = (self.config.width,)
-        x_BRD = x_BTD[:, -self.answer_width :]
-        x_BRD = F.layer_norm(x_BRD, width, weights["final.weight"], weights["final.bias"], EPSILON)
+                x_BTD = fast.heads_block(x_BTD, weights, at, bias, last, real, self.heads, turn)
+        x_BRD = x_BTD[:, -self.answer_width :, :real]
+        x_BRD = F.layer_norm(x_BRD, (real,), weights["final.weight"], weights["final.bias"], EPSILON)
         logits = self.unembed(x_BRD, weights)
         return (logits[:, 0] if self.answer_width == 1 else logits), reach_BT
 
