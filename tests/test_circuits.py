@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import pathmerge as pm
 from pathmerge.circuits import screen
 from pathmerge.circuits.explain import explain, explain_all
 from pathmerge.circuits.files import Circuit, Feature, load_circuit
-from pathmerge.circuits.perturb import Important, decide, effects
+from pathmerge.circuits.perturb import Important, all_operations, decide, effects, important_last, measure
 from pathmerge.circuits.subject import TransformerSubject
-from pathmerge.circuits.trace import Trace
+from pathmerge.circuits.trace import Trace, record
 from pathmerge.models.transformer import Transformer
 
 NEAR = 2e-3
@@ -207,6 +208,27 @@ def test_threads_and_order_change_nothing() -> None:
     one = list(explain_all(model, batch, threads=1))
     assert one == list(explain_all(model, batch, threads=3))
     assert one[3] == explain(model, batch[3])
+
+
+@pytest.mark.parametrize("name", ["one head", "causal", "looped", "no positions", "matching", "sharp"])
+def test_doubled_rows_give_what_whole_products_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every perturbation of every layer, the short way of models of one head against that of all models."""
+    subject = TransformerSubject(MODELS[name]())
+    trace = record(subject, subject.tokens(pm.Balanced(input_size=17).sample(4, seed=3)))
+    assert trace.doubles
+    watched = important_last(trace, 0.05).operations
+    short = [measure(trace, layer, all_operations(trace, layer), watched) for layer in range(subject.layers)]
+    monkeypatch.setattr(TransformerSubject, "doubles", False)
+    whole = replace(trace)
+    assert not whole.doubles
+    moved = 0.0
+    for layer, found in enumerate(short):
+        wanted = measure(whole, layer, all_operations(trace, layer), watched)
+        # float32: values are up to about ten, and each is a sum of about a hundred terms.
+        np.testing.assert_allclose(found.logit, wanted.logit, atol=2e-4)
+        np.testing.assert_allclose(found.change, wanted.change, atol=2e-3)
+        moved = max(moved, float(wanted.change.max()))
+    assert moved > 0.1
 
 
 def test_inputs_worked_on_together_change_nothing_in_each_other() -> None:

@@ -17,9 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pathmerge.circuits.subject import TransformerSubject
 from pathmerge.circuits.trace import Layer, Trace, attention
 from pathmerge.kernels import attention as kernels
+from pathmerge.kernels import one_head
 from pathmerge.kernels.rows import gather
+from pathmerge.models.transformer import EPSILON
 
 ROUNDING = 2e-8
 """A weight that cannot be seen beside 1 in float32."""
@@ -43,6 +46,11 @@ class Passes:
     @property
     def sizes(self) -> np.ndarray:
         return np.diff(self.first)
+
+    @property
+    def single(self) -> bool:
+        """Whether each pass has exactly one changed row."""
+        return len(self.rows) == len(self.owner) and bool((self.sizes == 1).all())
 
     def each(self, values: np.ndarray) -> np.ndarray:
         """Of one value for each input, that of each changed row."""
@@ -98,6 +106,9 @@ def forward(
     """Carry passes from before `layer` to the end, for the logits of `tokens` (one for each input) and the products of
     watched operations."""
     while layer < len(trace.layers) - 1:
+        if passes.single and trace.doubles:
+            passes, layer = _through_one(trace, passes, layer, skip), layer + 1
+            continue
         dense = passes.sizes > DENSE * trace.counts[passes.owner]
         if dense.any() and not dense.all():
             logit, change = np.empty(len(passes), np.float32), np.empty(len(passes), np.float32)
@@ -132,14 +143,39 @@ def _through(trace: Trace, passes: Passes, at: int, skip: float) -> Passes:
     return _moved(trace, following, trace.layers[at + 1].x, skip) if skip else following
 
 
+def _through_one(trace: Trace, passes: Passes, at: int, skip: float) -> Passes:
+    """The same, of passes with one changed row each and a model whose rows can be doubled: no product for each row but
+    the feed-forward's second."""
+    layer, model = trace.layers[at], trace.model
+    assert isinstance(model, TransformerSubject)
+    q, k, v = model.project(at, passes.x, _positions(trace, passes))
+    assert q is not None
+    stale = _scores(trace, passes, k, layer.q)
+    begin, count, n = trace.first[passes.owner], trace.counts[passes.owner], layer.scores.shape[2]
+    room, width = int(count.sum()), passes.x.shape[1]
+    x, active = torch.empty(room, width), torch.empty(room, width)
+    first, rows = np.empty(len(passes) + 1, np.int64), np.empty(room, np.int64)
+    scores, pattern, tops, sums, _, _, keys = layer.base
+    found = one_head.attend_one(
+        passes.rows, begin, count, _array(q[:, 0]), _array(k[:, 0]), model.double_rows(at, passes.x).numpy(),
+        model.double_values(at, v).numpy(), stale.numpy(), (scores, pattern, tops, sums, keys, *trace.doubled(at)),
+        layer.allowed.numpy(), np.float32(trace.scale), model.double_biases(at), model.width, np.float32(EPSILON),
+        np.float32(ROUNDING), np.empty(n, np.float32), np.empty(2 * width, np.float32), first, rows, x.numpy(),
+        active.numpy(),
+    )  # fmt: skip
+    after = model.close(at, x[:found], active[:found])
+    following = Passes(passes.owner, first, rows[:found], after)
+    return _moved(trace, following, trace.layers[at + 1].x, skip) if skip else following
+
+
 def _moved(trace: Trace, passes: Passes, base: Tensor, skip: float) -> Passes:
     """Without the rows that changed by less than `skip`, in passes where they are enough to make up for looking."""
-    moved = np.empty(len(passes.rows), bool)
-    kernels.moved(passes.x.numpy(), base.numpy(), _places(trace, passes), np.float32(skip), moved)
-    counts = np.concatenate([[0], np.cumsum(moved)])
-    few = np.diff(counts[passes.first]) <= DENSE * passes.sizes
+    few, compared = np.empty(len(passes), bool), (passes.x.numpy(), base.numpy(), _places(trace, passes))
+    kernels.settled(passes.first, *compared, np.float32(skip), DENSE, few)
     if not few.any():
         return passes
+    moved = np.empty(len(passes.rows), bool)
+    kernels.moved(*compared, np.float32(skip), moved)
     kept = moved | ~np.repeat(few, passes.sizes)
     counts = np.concatenate([[0], np.cumsum(kept)])
     return Passes(passes.owner, counts[passes.first], passes.rows[kept], passes.x[torch.from_numpy(kept)])
@@ -182,8 +218,45 @@ def _attend_whole(trace: Trace, at: int, g: int, q: Tensor, k: Tensor, v: Tensor
     return torch.matmul(pattern, v).transpose(1, 2).flatten(0, 1)
 
 
+def _finish_one(trace: Trace, passes: Passes, watched: Watched, tokens: np.ndarray) -> Outcome:
+    """The last layer: its last row only, of a model of one head."""
+    layer, model, at = trace.layers[-1], trace.model, len(trace.layers) - 1
+    assert isinstance(model, TransformerSubject)
+    mine = np.flatnonzero(passes.rows == passes.each(trace.counts) - 1)
+    asked, q = np.full(len(passes.rows), -1), layer.q[:0]
+    asked[mine] = np.arange(len(mine))
+    if len(mine):
+        places = torch.from_numpy(_places(trace, passes)[mine])
+        q, _, _ = model.project(at, passes.x[torch.from_numpy(mine)], trace.rows.index_select(0, places))
+        assert q is not None
+    scores, pattern, tops, sums, _, sums_of_values, keys = layer.base
+    base = (scores, pattern, tops, sums, keys, sums_of_values, layer.q.numpy())
+    n = layer.scores.shape[2]
+    mixed, change = torch.empty(len(passes), layer.v.shape[2]), np.empty(len(passes), np.float32)
+    changed = np.empty(len(passes), bool)
+    one_head.finish_one(
+        passes.first, passes.rows, trace.first[passes.owner], trace.counts[passes.owner], passes.owner,
+        passes.x.numpy(), asked, _array(q[:, 0]), base, layer.allowed.numpy(), np.float32(trace.scale), watched.pairs,
+        watched.first, watched.was, model.width, np.float32(EPSILON), np.float32(ROUNDING), np.empty(n, np.int64),
+        np.empty(n, np.float32), np.empty((n, 2), np.float32), mixed.numpy(), change, changed,
+    )  # fmt: skip
+    token = tokens[passes.owner]
+    logit = trace.logits.numpy()[passes.owner, token]
+    if changed.any():
+        last = trace.first[passes.owner + 1] - 1
+        own = np.searchsorted(passes.first, mine, side="right") - 1
+        last[own] = len(layer.x) + np.arange(len(mine))
+        before = torch.empty(int(changed.sum()), passes.x.shape[1])
+        gather(layer.x.numpy(), passes.x.numpy()[mine], last[changed], before.numpy())
+        after = model.update(at, before, mixed[torch.from_numpy(changed)][:, None])
+        logit[changed] = model.logits(after).numpy()[np.arange(len(after)), token[changed]]
+    return Outcome(logit, change)
+
+
 def _finish(trace: Trace, passes: Passes, watched: Watched, tokens: np.ndarray) -> Outcome:
     """The last layer: its last row only."""
+    if trace.doubles:
+        return _finish_one(trace, passes, watched, tokens)
     layer, model, at = trace.layers[-1], trace.model, len(trace.layers) - 1
     positions = _positions(trace, passes)
     _, k, v = model.project(at, passes.x, positions, queries=False)

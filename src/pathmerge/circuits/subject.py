@@ -10,6 +10,7 @@ Choices a reader could not guess:
   f(x)/x. Given to `update`, it freezes the activation.
 - Models of one head are folded: q·k = x̂ A x̂ᵀ, and v followed by o is one matrix (as in `pathmerge.models.fast`), here
   with all biases: the softmax does not see the key's, but the product does.
+- Rows are widened by zeros (`pathmerge.models.fast.ALIGNED`), and a normalised row by a 1 that brings the biases in.
 - All of it runs on the CPU in float32; models on other devices are copied.
 
 Shapes: B inputs, T tokens, M rows of any inputs, D width, H heads, K width of a query, W width of a value, F of the
@@ -27,9 +28,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathmerge.kernels import rows as kernels
+from pathmerge.models.fast import ALIGNED, widened
 from pathmerge.models.rotary import rotate, rotation
 from pathmerge.models.sites import Sites
 from pathmerge.models.transformer import EPSILON, Block, Transformer
+from pathmerge.parallel import Workers
 from pathmerge.problems.batch import Batch
 
 
@@ -111,9 +114,10 @@ class TransformerSubject:
         self.model = model
         self.layers, self.heads = model.layers, model.heads
         self.width = model.config.width
+        self._normal_width = self.width + 1 + -(self.width + 1) % ALIGNED
         self.head_width = self.width // model.heads
         self.has_positions = "hook_pos_embed" in model.input_sites
-        with torch.no_grad():
+        with torch.no_grad(), Workers(1):
             self._blocks = [self._fold(block) for block in model.blocks if isinstance(block, Block)]
         if model.rotary:
             tokens: int = model.config.tokens  # pyright: ignore[reportAttributeAccessIssue]
@@ -136,13 +140,14 @@ class TransformerSubject:
         edits = {}
         if without is not None and self.has_positions:
             edits = {"hook_pos_embed": lambda places: places.masked_fill(without[:, :, None], 0.0)}
-        return self.model.embed(tokens, self._outer, Sites(self.model.input_sites, edits, ())).detach()
+        return widened(self.model.embed(tokens, self._outer, Sites(self.model.input_sites, edits, ())).detach())
 
     def project(
         self, layer: int, x: Tensor, rows: Tensor, queries: bool = True
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         weights = self._blocks[layer % len(self._blocks)]
-        h = _normalised(x)
+        h = torch.empty(len(x), self._normal_width)
+        kernels.normalise_one(x.contiguous().numpy(), self.width, _EPSILON, h.numpy())
         if self.model.folds:
             h_MHK = h[:, None]
             return _product(h, weights["A"])[:, None] if queries else None, h_MHK, h_MHK
@@ -163,6 +168,31 @@ class TransformerSubject:
         after_MF = before_MF.relu_() if gate is None else before_MF.mul_(gate)
         return _product(after_MF, self._blocks[layer % len(self._blocks)]["W2"], onto=x_MD)
 
+    @property
+    def doubles(self) -> bool:
+        """Whether rows can be doubled: what the feed-forward reads of a row, but for the norm's scale, stands beside
+        it, M x 2D, and sums of rows are then sums of both. Asks for one head, and for this class's own `update`."""
+        return self.model.folds and not self.model.own_gate and type(self).update is TransformerSubject.update
+
+    def double_rows(self, layer: int, x: Tensor) -> Tensor:
+        """Residual rows before the layer, with the bias of the attention's output, doubled."""
+        weights = self._blocks[layer % len(self._blocks)]
+        return _product(x + weights["bias"], weights["double"])
+
+    def double_values(self, layer: int, values: Tensor) -> Tensor:
+        """Values or weighted sums of them (M x 1 x W) as they are added to the residual stream, doubled."""
+        return _product(values[:, 0], self._blocks[layer % len(self._blocks)]["M double"])
+
+    def double_biases(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of the activation's input, and of the feed-forward's output."""
+        weights = self._blocks[layer % len(self._blocks)]
+        return weights["W1"][self.width].numpy(), weights["b2"].numpy()
+
+    def close(self, layer: int, x: Tensor, active: Tensor) -> Tensor:
+        """The residual rows after the layer, from those with the attention's output and all biases (written over), and
+        the activation."""
+        return _product(active, self._blocks[layer % len(self._blocks)]["W2"], onto=x)
+
     def gate(self, layer: int, x: Tensor, mixed: Tensor) -> Tensor:
         _, before_MF, h_MD = self._halfway(layer, x, mixed)
         return self._own_gate(layer, before_MF, h_MD) if self.model.own_gate else (before_MF > 0).float()
@@ -170,49 +200,63 @@ class TransformerSubject:
     @torch.no_grad()
     def _own_gate(self, layer: int, before: Tensor, h: Tensor) -> Tensor:
         """The gate of a subclass, from the activation's input and the normalised rows without gain and bias."""
-        if len(h) == 1:  # see `_product`
-            return self._own_gate(layer, before.repeat(2, 1), h.repeat(2, 1))[:1]
+        if len(h) < COMPANY:
+            return self._own_gate(layer, _in_company(before), _in_company(h))[: len(h)]
         block = self.model.blocks[layer % len(self._blocks)]
         assert isinstance(block, Block)
-        rows_MD = h[:, :-1] * block.ln2.weight + block.ln2.bias
-        return self.model.gate(block, before[None], rows_MD[None])[0]
+        rows_MD = h[:, : self.width] * block.ln2.weight + block.ln2.bias
+        return widened(self.model.gate(block, before[None, :, : self.width], rows_MD[None])[0])
 
     def _halfway(self, layer: int, x: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The residual rows with the attention's output and the second bias added, the activation's input, and the
-        normalised rows it comes from with a column of ones."""
+        normalised rows it comes from, with a column of ones."""
         weights = self._blocks[layer % len(self._blocks)]
         x_MD = _product(mixed.flatten(1), weights["M"])
-        h_MD = torch.empty(len(x), self.width + 1)
+        h_MD = torch.empty(len(x), self._normal_width)
         biases = (weights["bias"].numpy(), weights["b2"].numpy())
-        kernels.add_normalise(x.contiguous().numpy(), *biases, _EPSILON, x_MD.numpy(), h_MD.numpy())
+        kernels.add_normalise(x.contiguous().numpy(), self.width, *biases, _EPSILON, x_MD.numpy(), h_MD.numpy())
         return x_MD, _product(h_MD, weights["W1"]), h_MD
 
     def logits(self, x: Tensor) -> Tensor:
-        normal = F.layer_norm(x if len(x) != 1 else x.repeat(2, 1), (self.width,), *self._final, EPSILON)
+        x = x[:, : self.width]
+        normal = F.layer_norm(_in_company(x), (self.width,), *self._final, EPSILON)
         return self.model.unembed(normal, self._outer)[: len(x)]
 
     def _fold(self, block: Block) -> dict[str, Tensor]:
         """The block's matrices for normalised rows without gain and bias, multiplied in float64."""
         q, k, v = (_with_bias(layer, block.ln1) for layer in (block.q, block.k, block.v))
-        out = block.o.weight.double()
+        out = widened(block.o.weight.double().t())
         weights = {
-            "W1": _with_bias(block.ff1, block.ln2).t(),
-            "W2": block.ff2.weight.double().t(),
-            "b2": block.ff2.bias,
-            "bias": block.o.bias,
+            "W1": widened(_with_bias(block.ff1, block.ln2).t(), 2),
+            "W2": widened(block.ff2.weight.double().t(), 2),
+            "b2": widened(block.ff2.bias),
+            "bias": widened(block.o.bias),
         }
         if self.model.folds:
-            weights |= {"A": q.t() @ k, "M": (out @ v).t()}
+            weights |= {"A": widened(q.t() @ k, 2), "M": widened(v.t() @ out, 2)}
+            read = weights["W1"][: self.width]
+            read = widened((read - read.mean(0)).t()).t()  # of a row that is not centred yet
+            weights["double"] = torch.cat([torch.eye(len(read), dtype=read.dtype), read], 1)
+            weights["M double"] = weights["M"] @ weights["double"]
         else:
-            weights |= {"Q": q.t(), "KV": torch.cat([k, v]).t(), "M": out.t()}
+            weights |= {"Q": widened(q).t(), "KV": widened(torch.cat([k, v])).t(), "M": out}
         return {name: value.detach().float().contiguous() for name, value in weights.items()}
 
 
+COMPANY = 8
+"""Rows that are multiplied at the least: libraries multiply fewer (one, on some processors up to three) in another way,
+which rounds differently, and a result would depend on what else is computed with it."""
+
+
+def _in_company(x: Tensor) -> Tensor:
+    """Rows, and copies of them where they are few."""
+    return x.repeat(-(-COMPANY // len(x)), 1) if 0 < len(x) < COMPANY else x
+
+
 def _product(x: Tensor, weight: Tensor, onto: Tensor | None = None) -> Tensor:
-    """x @ weight, added to `onto` in place if given. A lone row is given company: libraries multiply it in another way,
-    which rounds differently, and a result would depend on what else is computed with it."""
-    if len(x) == 1:
-        return _product(x.repeat(2, 1), weight, None if onto is None else onto.repeat(2, 1))[:1]
+    """x @ weight, added to `onto` in place if given."""
+    if 0 < len(x) < COMPANY:
+        return _product(_in_company(x), weight, None if onto is None else _in_company(onto))[: len(x)]
     return torch.mm(x, weight) if onto is None else onto.addmm_(x, weight)
 
 
@@ -224,10 +268,3 @@ def _with_bias(layer: nn.Linear, norm: nn.LayerNorm) -> Tensor:
 
 
 _EPSILON = np.float32(EPSILON)
-
-
-def _normalised(x: Tensor) -> Tensor:
-    """LayerNorm without gain and bias, and a column of ones, so that biases can be part of the matrices, M x (D+1)."""
-    h = torch.empty(len(x), x.shape[1] + 1)
-    kernels.normalise_one(x.contiguous().numpy(), _EPSILON, h.numpy())
-    return h

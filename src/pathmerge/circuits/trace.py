@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathmerge.circuits.subject import Explainable
+from pathmerge.circuits.subject import Explainable, TransformerSubject
 from pathmerge.errors import NotFiniteError
 from pathmerge.kernels import attention as kernels
 
@@ -129,6 +129,25 @@ class Trace:
         """Whether every row may read every row of its input."""
         allowed = self.layers[layer].allowed
         return int(np.count_nonzero(allowed.numpy())) == len(allowed) * int((self.counts**2).sum())
+
+    @cached_property
+    def doubles(self) -> bool:
+        """Whether the model's rows can be doubled (`TransformerSubject.doubles`)."""
+        return isinstance(self.model, TransformerSubject) and self.model.doubles
+
+    @cached_property
+    def _doubled(self) -> dict[int, tuple[np.ndarray, ...]]:
+        return {}
+
+    def doubled(self, at: int) -> tuple[np.ndarray, ...]:
+        """Doubled, of the base rows of a layer: residual rows, weighted sums of values, values; R x 2D each."""
+        model = self.model
+        assert isinstance(model, TransformerSubject)
+        if at not in self._doubled:
+            layer = self.layers[at]
+            rows, sums = model.double_rows(at, layer.x), model.double_values(at, layer.mixed)
+            self._doubled[at] = (rows.numpy(), sums.numpy(), model.double_values(at, layer.v).numpy())
+        return self._doubled[at]
 
     def one(self, g: int) -> Trace:
         """Input g alone."""

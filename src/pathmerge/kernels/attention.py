@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pathmerge.kernels.compile import float_kernel, helper
+from pathmerge.kernels.compile import float_kernel, helper, inline
 
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
@@ -267,12 +267,31 @@ def changes(first, rows, begin, count, owner, asked, q, k, base_q, base_k, watch
         out[b] = most
 
 
+@inline
+def differs(one, other, least):
+    """Whether two rows are at least so much apart somewhere."""
+    j = 0
+    while j < one.shape[0] and abs(one[j] - other[j]) < least:
+        j += 1
+    return j < one.shape[0]
+
+
+@float_kernel
+def settled(first, x, base, places, least, share, out):
+    """Which passes have at most this share of their rows that differ from their base row, base[places[m]], by at least
+    `least` somewhere."""
+    for b in range(first.shape[0] - 1):
+        most = share * (first[b + 1] - first[b])
+        count = 0
+        for m in range(first[b], first[b + 1]):
+            count += differs(x[m], base[places[m]], least)
+            if count > most:
+                break
+        out[b] = count <= most
+
+
 @float_kernel
 def moved(x, base, places, least, out):
     """Which rows differ from their base row, base[places[m]], by at least `least` somewhere."""
     for m in range(x.shape[0]):
-        out[m] = False
-        for j in range(x.shape[1]):
-            if abs(x[m, j] - base[places[m], j]) >= least:
-                out[m] = True
-                break
+        out[m] = differs(x[m], base[places[m]], least)

@@ -51,46 +51,48 @@ def normalise_backward(d_h, h, scale, d_out, real, d_x):
 
 
 @float_kernel
-def normalise_one(x, epsilon, h):
-    """(x - mean)·scale of each row and a 1 after it: h is one column wider."""
-    n = x.shape[1]
-    width = np.float32(n)
+def normalise_one(x, real, epsilon, h):
+    """(x - mean)·scale of the first `real` numbers of each row, a 1 after them and then zeros."""
+    width = np.float32(real)
     for i in range(x.shape[0]):
         total = _ZERO
-        for j in range(n):
+        for j in range(real):
             total += x[i, j]
         mean = total / width
         squares = _ZERO
-        for j in range(n):
+        for j in range(real):
             apart = x[i, j] - mean
             squares += apart * apart
         factor = _ONE / np.sqrt(squares / width + epsilon)
-        for j in range(n):
+        for j in range(real):
             h[i, j] = (x[i, j] - mean) * factor
-        h[i, n] = _ONE
+        h[i, real] = _ONE
+        for j in range(real + 1, h.shape[1]):
+            h[i, j] = _ZERO
 
 
 @float_kernel
-def add_normalise(x, bias, more, epsilon, out, h):
-    """h = the normalised row x + out + bias, and a 1; then out becomes that sum plus `more`."""
-    n = x.shape[1]
-    width = np.float32(n)
+def add_normalise(x, real, bias, more, epsilon, out, h):
+    """h = the normalised row x + out + bias, a 1 and then zeros; out becomes that sum plus `more`."""
+    width = np.float32(real)
     for i in range(x.shape[0]):
         total = _ZERO
-        for j in range(n):
+        for j in range(real):
             value = x[i, j] + out[i, j] + bias[j]
             out[i, j] = value
             total += value
         mean = total / width
         squares = _ZERO
-        for j in range(n):
+        for j in range(real):
             apart = out[i, j] - mean
             squares += apart * apart
         factor = _ONE / np.sqrt(squares / width + epsilon)
-        for j in range(n):
+        for j in range(real):
             h[i, j] = (out[i, j] - mean) * factor
             out[i, j] += more[j]
-        h[i, n] = _ONE
+        h[i, real] = _ONE
+        for j in range(real + 1, h.shape[1]):
+            h[i, j] = _ZERO
 
 
 @float_kernel
