@@ -20,7 +20,7 @@ import oracles
 import pytest
 from scipy.stats import chi2_contingency, chisquare
 
-from pathmerge import DFS, Balanced, Naive, Problem, SelectionInference, Star, oracle
+from pathmerge import DFS, Balanced, Naive, Problem, SelectionInference, Star, Tangled, oracle
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
 from pathmerge.problems.selection_inference import STEPS
@@ -107,6 +107,10 @@ def draw_slowly(rng: random.Random, distribution: Distribution) -> Problem:
     match distribution:
         case Naive():
             drawn = oracles.naive(rng, size)
+        case Tangled():
+            drawn = oracles.balanced(rng, size, first, distribution.incoming)
+            while len({v for _, v in drawn.problem.edges}) == len(drawn.problem.edges):
+                drawn = oracles.balanced(rng, size, first, distribution.incoming)
         case Balanced():
             drawn = oracles.balanced(rng, size, first, distribution.incoming)
         case Star():

@@ -26,7 +26,7 @@ from samples import (
     uniformity,
 )
 
-from pathmerge import DFS, Balanced, Naive, Problem, SelectionInference, Star
+from pathmerge import DFS, Balanced, Naive, Problem, SelectionInference, Star, Tangled
 from pathmerge.encodings.language import Language
 from pathmerge.problems.distribution import Distribution
 from pathmerge.stats import acceptance
@@ -68,6 +68,7 @@ def test_naive_forms_have_their_exact_probabilities(input_size: int):
 TINY: Sequence[Distribution] = [
     *(Balanced(input_size=n, lookahead=1, incoming=incoming) for n in (14, 17) for incoming in (True, False)),
     *(Balanced(input_size=20, lookahead=lookahead) for lookahead in (1, 2)),
+    *(Tangled(input_size=n, lookahead=1) for n in (17, 20)),
     *(Star(input_size=17, spokes=k, lookahead=1) for k in (2, 3)),
     *(DFS(input_size=n, mode="naive") for n in (14, 17, 20)),
     *(DFS(input_size=n, backtrack=b, prefix=True) for n, b in ((14, 0), (14, 1), (17, 0), (17, 1), (17, 2))),
@@ -97,6 +98,7 @@ SMALL: Sequence[Distribution] = [
     *(Balanced(input_size=n, lookahead=lookahead) for n, lookahead in ((26, 3), (32, 1), (32, 2), (32, 4))),
     Balanced(input_size=32, lookahead=2, incoming=False),
     Balanced(input_size=44, lookahead=3),
+    Tangled(input_size=32, lookahead=3),
     Star(input_size=32, spokes=2, lookahead=3),
     *(DFS(input_size=n, mode="naive") for n in (26, 32)),
     *(DFS(input_size=n, backtrack=b) for n, b in ((32, 0), (32, 3), (32, 6), (44, 4))),
@@ -123,6 +125,7 @@ def test_small_problems_have_the_slow_generators_distribution_at_length(distribu
     [
         *(Balanced(input_size=n) for n in (32, 128, 512)),
         Balanced(input_size=128, max_lookahead=12),
+        Tangled(input_size=128),
         *(Star(input_size=n) for n in (32, 128)),
         Star(input_size=64, spokes=3),
         *(DFS(input_size=n) for n in (32, 128)),
@@ -142,6 +145,7 @@ FAMILIES: dict[str, Callable[..., Distribution]] = {
     "naive": Naive,
     "balanced": Balanced,
     "balanced-no-incoming": partial(Balanced, incoming=False),
+    "tangled": Tangled,
     "star": Star,
     "dfs-naive": partial(DFS, mode="naive"),
     "dfs": DFS,

@@ -148,6 +148,9 @@ def test_star_problem_count_is_exact():
         (lambda: pm.Star(input_size=64, spokes=7, lookahead=500), "lookahead=500: must be a whole number in 1..9"),
         (lambda: pm.Balanced(input_size=64, incoming="no"), "incoming='no': must be True or False"),  # pyright: ignore[reportArgumentType]
         (lambda: pm.Naive(input_size=64).sample(10**15), "count=1000000000000000: does not fit into memory"),
+        (lambda: pm.Tangled(input_size=16), "input_size=16: tangled problems need at least 4 vertices, input_size 17"),
+        (lambda: pm.Tangled(input_size=32, vertices=3), "vertices=3: tangled problems need at least 4 vertices"),
+        (lambda: pm.Tangled(input_size=32, lookahead=4), r"lookahead=4: must be a whole number in 1..3 \(\(V-2\)//2"),
         (lambda: pm.Star(input_size=128, lookahead=21), "lookahead=21: must be a whole number in 1..20"),
         (lambda: pm.DFS(input_size=128, backtrack=31), "backtrack=31: must be a whole number in 0..30"),
         (lambda: pm.DFS(input_size=13, backtrack=1), "backtrack=1: must be a whole number in 0..0"),

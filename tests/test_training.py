@@ -134,6 +134,15 @@ def test_the_hash_is_of_everything_but_the_recipes_name():
             r"model.joining=1\.0: needs balanced, naive, star problems, not dfs",
         ),
         ({"input_size": 32, "curriculum": {"mastery": 1.5}}, r"curriculum.mastery=1\.5: must be a number"),
+        ({"input_size": 32, "curriculum": {"tangled": 1}}, "curriculum.tangled=1: must be"),
+        (
+            {"input_size": 32, "problem": {"name": "naive"}, "curriculum": {"tangled": 0.5}},
+            r"curriculum.tangled=0.5: needs balanced problems .* not naive\(input_size=32\)",
+        ),
+        (
+            {"input_size": 14, "curriculum": {"tangled": 0.5}},
+            r"curriculum.tangled=0.5: needs balanced problems .* at least 4 vertices, not balanced\(input_size=14\)",
+        ),
         ({"input_size": 32, "curriculum": {"slow_from": 9}}, "curriculum.slow_from=9: needs curriculum.over"),
         ({"input_size": 32, "curriculum": {"over": "size", "slow_from": 0}}, "curriculum.slow_from=0: must be a whole"),
         ({"input_size": 32, "curriculum": {"scatter": True}}, "curriculum.scatter=True: needs curriculum.over='size'"),
@@ -186,6 +195,37 @@ def test_without_a_curriculum_the_feed_is_the_stream():
     with Feed(problem, pm.Curriculum(), seed=2, held_out=None) as feed:
         got = np.concatenate([piece.tokens for (piece,) in pieces_of(feed, [32, 32, 64, 32])])
     assert (got == problem.sample(160, seed=2).tokens).all()
+
+
+def test_a_share_of_each_batch_is_tangled_once_the_problem_is_mastered_and_after_a_restart():
+    rule = pm.Curriculum(over="size", first=5, step=4, threshold=0.0, window=32, tangled=0.5, easier=0.25)
+    problem = pm.Balanced(input_size=32, max_lookahead=4)
+
+    def parents(batch: pm.Batch) -> list[int]:
+        return [int(np.bincount(targets)[1:].max()) for targets in batch.edges[:, :, 1]]
+
+    with Feed(problem, rule, seed=3, held_out=None) as feed:
+        for sizes in ([64], [48, 16]):
+            assert [len(piece) for piece in feed.next(64)] == sizes
+            feed.observe(32, 32)
+        assert feed.mastered
+        now, tangled, easier = feed.next(64)
+        assert (len(now), len(tangled), len(easier)) == (16, 32, 16)
+        assert now.distribution == problem
+        assert tangled.distribution == pm.Tangled(input_size=32, max_lookahead=3)
+        assert min(parents(tangled)) >= 2 > min(parents(now))
+        state = feed.state()
+        wanted = feed.next(64)
+        assert not (wanted[1].identity == tangled.identity).any()
+    with Feed(problem, rule, seed=3, held_out=None) as again:
+        again.load_state(state)
+        for one, other in zip(wanted, again.next(64), strict=True):
+            np.testing.assert_array_equal(one.tokens, other.tokens)
+
+
+def test_without_a_rule_of_mastery_problems_are_tangled_from_the_beginning():
+    with Feed(pm.Balanced(input_size=32), pm.Curriculum(tangled=0.25), seed=3, held_out=None) as feed:
+        assert [len(piece) for piece in feed.next(64)] == [48, 16]
 
 
 def test_a_curriculum_moves_when_the_window_is_good_and_keeps_easier_problems():

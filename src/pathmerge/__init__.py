@@ -21,6 +21,7 @@ from pathmerge.problems.problem import Problem as Problem
 from pathmerge.problems.python_distribution import PythonDistribution as PythonDistribution
 from pathmerge.problems.selection_inference import SelectionInference as SelectionInference
 from pathmerge.problems.star import Star as Star
+from pathmerge.problems.tangled import Tangled as Tangled
 from pathmerge.recipes import recipe as recipe
 from pathmerge.training.config import Holding as Holding
 from pathmerge.training.config import RunConfig as RunConfig

@@ -14,9 +14,10 @@ from pathmerge.problems.distribution import Distribution
 from pathmerge.problems.naive import Naive
 from pathmerge.problems.selection_inference import SelectionInference
 from pathmerge.problems.star import Star
+from pathmerge.problems.tangled import Tangled
 
 DISTRIBUTIONS: dict[str, type[Distribution]] = {
-    kind.name: kind for kind in (Balanced, Naive, Star, DFS, SelectionInference, Language)
+    kind.name: kind for kind in (Balanced, Tangled, Naive, Star, DFS, SelectionInference, Language)
 }
 
 

@@ -19,6 +19,7 @@ from pathmerge.problems.distribution import Distribution
 from pathmerge.problems.naive import Naive
 from pathmerge.problems.selection_inference import SelectionInference
 from pathmerge.problems.star import Star
+from pathmerge.problems.tangled import Tangled
 from pathmerge.show import describe_tokens, picture, title
 
 SEED = 4
@@ -30,6 +31,10 @@ EXAMPLES: dict[str, tuple[Distribution, str]] = {
     "balanced": (
         Balanced(input_size=64, lookahead=4),
         "Every branch must be followed to the goal's depth before the right one shows: the lookahead is exactly 4.",
+    ),
+    "tangled": (
+        Tangled(input_size=64, lookahead=4),
+        "Balanced, and somewhere two ways meet: a vertex has two parents. In most balanced problems none has.",
     ),
     "star": (
         Star(input_size=64, spokes=4, lookahead=4),

@@ -13,6 +13,8 @@ from pathmerge.kernels.graph import COREACH, POOL, add_edge, clear, close, corea
 from pathmerge.kernels.random import below, draw16
 
 REJECTED = (0, 0, 0, 0)
+INCOMING, TANGLED = 1, 2
+"""What balanced graphs may or must have, as bits: a chain that leads into start; a vertex with two parents."""
 _THREE_BITS = np.uint64(7)
 _SHIFT = np.uint64(3)
 
@@ -100,7 +102,7 @@ def propose_star(work, spokes, length, words):
 
 
 @helper
-def draw_chains(work, most, length, incoming, words):
+def draw_chains(work, most, length, option, words):
     """The chains of balanced(L): start is vertex 0, the goal vertex L, then the further chains and the incoming one.
 
     Returns (vertices in all, vertices so far, further chains, incoming edges); there is one edge less than vertices.
@@ -126,7 +128,7 @@ def draw_chains(work, most, length, incoming, words):
             target[top - 1] = top
             u = top
             top += 1
-    behind = below(rng, spare + 1) if incoming != 0 and spare > 0 else 0
+    behind = below(rng, spare + 1) if option & INCOMING and spare > 0 else 0
     v = 0
     for _ in range(behind):
         add_edge(out, into, top, v)
@@ -138,20 +140,31 @@ def draw_chains(work, most, length, incoming, words):
 
 
 @helper
-def propose_balanced(work, most, length, incoming, words):
+def propose_balanced(work, most, length, option, words):
     """One attempt at balanced(L)."""
     sets = work.sets
-    n, top, _, _ = draw_chains(work, most, length, incoming, words)
+    n, top, _, _ = draw_chains(work, most, length, option, words)
     edges = top - 1
     while top < n:
         edges = _attach(work, top, edges, words)
         top += 1
         if edges > most:
             return REJECTED
+    if option & TANGLED and not _meets(work.into, n, words):
+        return REJECTED
     coreach(work.into, sets, length, words)
     if lookahead(work.out, sets, 0, length, words) != length:
         return REJECTED
     return n, edges, 0, length
+
+
+@helper
+def _meets(into, n, words):
+    """Whether a vertex has two parents."""
+    v = 0
+    while v < n and size(into, v, words) < 2:
+        v += 1
+    return v < n
 
 
 @helper

@@ -21,7 +21,7 @@ class Parameters(NamedTuple):
     region: int  # width of what follows the query
     words: tuple[int, ...]  # as many entries as a bit set has words
     label: int  # one of LABEL_*
-    option: int  # balanced: incoming chain; depth-first: prefix
+    option: int  # balanced: incoming chain, two parents; depth-first: prefix
     padding: int  # depth-first: random padding
 
 

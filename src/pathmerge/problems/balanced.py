@@ -23,11 +23,13 @@ class Balanced(SearchDistribution):
 
     name: ClassVar[str] = "balanced"
     difficulty_names: ClassVar[tuple[str, ...]] = ("lookahead",)
+    bound: ClassVar[tuple[str, int]] = ("(V-1)//2", 1)
+    """The largest lookahead that fits: its formula, and what it takes off V."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         most = self.largest_lookahead
-        why = f"(V-1)//2 at {self.size_text}"
+        why = f"{self.bound[0]} at {self.size_text}"
         for field in ("lookahead", "max_lookahead"):
             if getattr(self, field) is not None:
                 check_range(field, getattr(self, field), 1, most, why)
@@ -39,7 +41,7 @@ class Balanced(SearchDistribution):
 
     @property
     def largest_lookahead(self) -> int:
-        return (self.most_vertices - 1) // 2
+        return (self.most_vertices - self.bound[1]) // 2
 
     def cells(self) -> list[Cell]:
         if self.lookahead is not None:

@@ -194,7 +194,7 @@ class RunConfig:
             raise ValueError(
                 f"held_out.watch={self.held_out.watch!r}: must be left out for {self.problem.name} problems"
             )
-        self.curriculum.stages(self.problem)
+        self.curriculum.sources(self.problem)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `config_from_dict` is the inverse."""
@@ -220,7 +220,7 @@ class RunConfig:
         return f"{self.problem.name}-{self.model.name}-{self.problem.input_size}-{self.digest}"
 
 
-LATER = ("watch", "average", "slow_from")
+LATER = ("watch", "average", "slow_from", "tangled")
 """Fields that came later: left out when not set, so that runs without them have the names they had before."""
 
 

@@ -11,11 +11,13 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from pathmerge.errors import check_choice, check_flag, check_number, check_range
+from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.distribution import Distribution
+from pathmerge.problems.tangled import FEWEST_VERTICES, Tangled
 
 Over = Literal["none", "lookahead", "size"]
 SMALLEST_SIZE = 5
@@ -48,6 +50,10 @@ class Curriculum:
     """Beyond this many vertices (or this lookahead) the rate falls in proportion: in a stage of twice as many it is a
     half. None: the same in all stages."""
 
+    tangled: float | None = None
+    """Once the problem is mastered (without such a rule: from the beginning), the share of each batch, in sixteens, of
+    tangled problems: balanced ones in which some vertex has two parents. None: as many as chance brings."""
+
     def __post_init__(self) -> None:
         check_choice("curriculum.over", self.over, ("none", "lookahead", "size"))
         if self.first is not None:
@@ -63,6 +69,8 @@ class Curriculum:
             check_range("curriculum.slow_from", self.slow_from, 1, 10**6)
             if self.over == "none":
                 raise ValueError(f"curriculum.slow_from={self.slow_from}: needs curriculum.over, nothing grows")
+        if self.tangled is not None:
+            check_number("curriculum.tangled", self.tangled, 0, 0.9)
         if self.scatter and self.over != "size":
             raise ValueError(f"curriculum.scatter=True: needs curriculum.over='size', not {self.over!r}")
 
@@ -95,6 +103,24 @@ class Curriculum:
         if field == "vertices" and largest is not None:
             changes["max_lookahead"] = min(largest, (at - 1) // 2)
         return replace(problem, **changes)
+
+    def sources(self, problem: Distribution) -> list[Distribution]:
+        """All that is drawn from: the stages, and tangled problems if there is to be a share of them."""
+        stages = self.stages(problem)
+        if self.tangled is None:
+            return stages
+        if type(problem) is not Balanced or problem.lookahead is not None or problem.most_vertices < FEWEST_VERTICES:
+            fits = f"balanced problems of all lookaheads and at least {FEWEST_VERTICES} vertices"
+            raise ValueError(f"curriculum.tangled={self.tangled}: needs {fits}, not {problem.describe()}")
+        given = asdict(problem)
+        if problem.max_lookahead is not None:
+            whole = Tangled(input_size=problem.input_size, vertices=problem.vertices)
+            given["max_lookahead"] = min(problem.max_lookahead, whole.largest_lookahead)
+        return [*stages, Tangled(**given)]
+
+    def tangled_part(self, size: int) -> int:
+        """How many of a batch of `size` are tangled, in sixteens."""
+        return int(size * (self.tangled or 0.0)) // 16 * 16
 
     def easier_part(self, size: int, stage: int) -> int:
         """How many of a batch of `size` come from an earlier stage: in sixteens, so that processes can share them."""

@@ -2,7 +2,8 @@
 
 Choices a reader could not guess:
 - Stage s draws from stream s of the run's seed, so each stage's examples are a pure function of the seed, whenever the
-  stage begins. The position is one number per stage: the examples taken from it.
+  stage begins; tangled problems come from the stream after the last stage's. The position is one number per stream: the
+  examples taken from it.
 - Batch b takes its easier part from stage b mod (present stage): earlier stages take turns.
 - Processes that share the work take parts of the same pieces: 1, 2 or 4 of them see the same examples in each step.
 """
@@ -35,9 +36,10 @@ class Feed:
     ) -> None:
         self.curriculum = curriculum
         self.stages = curriculum.stages(problem)
+        self.sources = curriculum.sources(problem)
         self.stage = 0
         self.batches = 0
-        self.taken = [0] * len(self.stages)
+        self.taken = [0] * len(self.sources)
         self.mastered = False
         """Whether the model has been competent at the last stage."""
         self.redrawn = 0
@@ -47,36 +49,41 @@ class Feed:
         self._streams: dict[int, Stream] = {}
 
     def next(self, size: int) -> list[Batch]:
-        """This process's part of the next batch: the present stage's piece and, if there is one, the easier piece."""
+        """This process's part of the next batch: the present stage's piece and, if there are any, the tangled and the
+        easier piece."""
         easier = self.curriculum.easier_part(size, self.stage)
-        pieces = [self._take(self.stage, size - easier)]
+        waits = self.curriculum.rate_waits and not self.mastered
+        tangled = 0 if waits else min(self.curriculum.tangled_part(size), size - easier - 1)
+        pieces = [self._take(self.stage, size - easier - tangled)]
+        if tangled:
+            pieces.append(self._take(len(self.stages), tangled))
         if easier:
             pieces.append(self._take(self.batches % self.stage, easier))
         self.batches += 1
         return pieces
 
-    def _take(self, stage: int, size: int) -> Batch:
+    def _take(self, source: int, size: int) -> Batch:
         processes = self._shard[1]
         if size % processes:
             raise ValueError(f"batch_size: a piece of {size} examples cannot be shared by {processes} processes")
-        stream = self._streams.get(stage)
+        stream = self._streams.get(source)
         if stream is None or stream.size != size:
             if stream is not None:
                 stream.close()
-            present = stage == self.stage
-            stream = self._streams[stage] = Stream(
-                self.stages[stage],
+            present = source in (self.stage, len(self.stages))
+            stream = self._streams[source] = Stream(
+                self.sources[source],
                 size,
                 seed=self._seed,
-                stream=stage,
-                start=self.taken[stage],
+                stream=source,
+                start=self.taken[source],
                 held_out=self._held_out,
                 shard=self._shard,
                 threads=self._threads if present else 1,
                 ahead=4 if present else 1,
             )
         batch = next(stream).source
-        self.taken[stage] += size
+        self.taken[source] += size
         self.redrawn += int(batch.redraws.sum())
         return batch
 

@@ -134,7 +134,7 @@ class Trainer:
         if held.watch is not None:
             watched = hold_out_naive(config.problem, held.validation, held.seed, besides=held_back)
             self.watched, held_back = watched.cells, held_back + watched
-        guard, self.unguarded = guard_for(config.curriculum.stages(config.problem), held_back)
+        guard, self.unguarded = guard_for(config.curriculum.sources(config.problem), held_back)
         self.feed = Feed(
             config.problem,
             config.curriculum,
