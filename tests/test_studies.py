@@ -568,3 +568,16 @@ def test_smoke_decides_nothing_and_unfinished_studies_say_so(results: Path, tmp_
     (folder.path.parent / "moved" / "study.json").unlink()
     page = as_markdown(verdicts(tmp_path))
     assert page.count("not run yet") == 15
+
+
+def test_the_pages_in_docs_are_made_from_the_results_kept_there():
+    """`pathmerge claims docs/studies --write docs/claims.md`; results of other configs than today's are refused."""
+    docs = Path(__file__).parent.parent / "docs"
+    assert (docs / "claims.md").read_text(encoding="utf-8") == as_markdown(verdicts(docs / "studies"))
+    for table in sorted((docs / "studies").glob("*/*/table.csv")):
+        study = study_named(table.parent.parent.name)
+        folder = Folder(root=docs / "studies", study=study, setting=study.setting(*table.parent.name.split("-", 1)))
+        with table.open(encoding="utf-8", newline="") as file:
+            found = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
+        kept = folder.rows(study.tasks(folder.setting))
+        assert found == [{name: str(value) for name, value in row.items() if value is not None} for row in kept]
