@@ -49,14 +49,15 @@ def fold_one_head(block: Block) -> dict[str, Tensor]:
     }
 
 
-def fold_heads(block: Block, *, rotary: bool) -> dict[str, Tensor]:
+def fold_heads(block: Block, heads: int, *, rotary: bool) -> dict[str, Tensor]:
     """The matrices of a block with several heads or rotary positions."""
-    joint = torch.cat([block.q.weight, block.k.weight, block.v.weight])
+    scale = (block.q.weight.shape[0] // heads) ** -0.5
+    joint = torch.cat([block.q.weight * scale, block.k.weight, block.v.weight])
     # Only rotation makes the key's bias visible: without it, it shifts all scores of a row alike.
     key_bias = block.k.bias if rotary else torch.zeros_like(block.k.bias)
-    biases = torch.cat([block.q.bias, key_bias, block.v.bias])
+    biases = torch.cat([block.q.bias * scale, key_bias, block.v.bias])
     return {
-        "QKV": (joint * block.ln1.weight).t(),
+        "QKV": widened(joint * block.ln1.weight).t(),
         "qkv": F.linear(block.ln1.bias, joint, biases),
         "O": widened(block.o.weight.t()),
         "o": widened(block.o.bias),
@@ -219,16 +220,65 @@ def heads_block(
     rotation: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
     """One layer with any number of heads, rotary or not."""
-    QKV, qkv, Out, out = (weights[f"{at}.{name}"] for name in ("QKV", "qkv", "O", "o"))
-    h = F.layer_norm(x[..., :width], (width,), eps=EPSILON)
-    q, k, v = (
-        part.view(*x.shape[:2], heads, -1).transpose(1, 2) for part in (torch.matmul(h, QKV) + qkv).chunk(3, dim=-1)
-    )
-    if rotation is not None:
-        q, k = rotate(q, rotation), rotate(k, rotation)
-    seen_by = bias[:, None]
-    if last is not None:
-        q, seen_by, x = q[:, :, -last:], seen_by[:, :, -last:], x[:, -last:]
-    z = F.scaled_dot_product_attention(q, k, v, attn_mask=seen_by)
-    x1 = x + torch.matmul(z.transpose(1, 2).flatten(2), Out) + out
+    matrices = [weights[f"{at}.{name}"] for name in ("QKV", "qkv", "O", "o")]
+    bias = bias.repeat_interleave(heads, 0)
+    if last is None:
+        x1 = _HeadsAttention.apply(x, width, heads, rotation, bias, *matrices)
+    else:
+        QKV, qkv, Out, out = matrices
+        h = widened(F.layer_norm(x[..., :width], (width,), eps=EPSILON))
+        q, k, v = _apart(torch.addmm(qkv, h.flatten(0, 1), QKV), len(x), heads, rotation)
+        seen = torch.bmm(torch.softmax(torch.baddbmm(bias[:, -last:], q[:, -last:], k.transpose(1, 2)), -1), v)
+        x1 = x[:, -last:] + torch.matmul(_together(seen[None], len(x)).view(len(x), last, -1), Out) + out
     return _FeedForward.apply(x1, width, *_feed_forward(weights, at))  # pyright: ignore[reportReturnType]
+
+
+def _apart(joint: Tensor, examples: int, heads: int, turn: tuple[Tensor, Tensor] | None) -> tuple[Tensor, ...]:
+    """Queries, keys and values of each example's heads, BH x T x K, from rows that hold all of them; q and k turned."""
+    parts = joint.view(examples, -1, 3, heads, joint.shape[1] // 3 // heads).permute(2, 0, 3, 1, 4)
+    q, k, v = parts.reshape(3, examples * heads, *parts.shape[3:]).unbind(0)
+    return (q, k, v) if turn is None else (rotate(q, turn), rotate(k, turn), v)
+
+
+def _together(parts: Tensor, examples: int) -> Tensor:
+    """The inverse of `_apart` but for the turn: rows from S x BH x T x K."""
+    kinds, _, rows, width = parts.shape
+    return parts.view(kinds, examples, -1, rows, width).permute(1, 3, 0, 2, 4).reshape(examples * rows, -1)
+
+
+class _HeadsAttention(torch.autograd.Function):
+    """x + attention of several heads on all rows, with the backward pass written out."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, width: int, heads: int, turn: tuple[Tensor, Tensor] | None, bias: Tensor, *given: Tensor
+    ) -> Tensor:
+        QKV, qkv, Out, out = given
+        rows = x.reshape(-1, x.shape[2])
+        h, scale = _normalise(rows, width)
+        ctx.width, ctx.heads, ctx.turn = width, heads, turn
+        q, k, v = _apart(torch.addmm(qkv, h, QKV), len(x), heads, turn)
+        pattern = torch.softmax(torch.baddbmm(bias, q, k.transpose(1, 2)), -1)
+        seen = _together(torch.bmm(pattern, v)[None], len(x))
+        ctx.save_for_backward(scale, h, q, k, v, pattern, seen, QKV, Out)
+        return torch.addmm(rows, seen, Out).add_(out).view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        scale, h, q, k, v, pattern, seen, QKV, Out = ctx.saved_tensors
+        shape = gradients[0].shape
+        d_out = gradients[0].reshape(h.shape)
+        d_Out, d_o = seen.t() @ d_out, d_out.sum(0)
+        d_seen = (d_out @ Out.t()).view(shape[0], shape[1], ctx.heads, -1).transpose(1, 2).reshape(v.shape)
+        d_pattern = torch.bmm(d_seen, v.transpose(1, 2))
+        d_scores = torch.ops.aten._softmax_backward_data(d_pattern, pattern, -1, h.dtype)
+        d_q, d_k = torch.bmm(d_scores, k), torch.bmm(d_scores.transpose(1, 2), q)
+        if ctx.turn is not None:
+            back = ctx.turn[0], -ctx.turn[1]
+            d_q, d_k = rotate(d_q, back), rotate(d_k, back)
+        d_joint = _together(torch.stack([d_q, d_k, torch.bmm(pattern.transpose(1, 2), d_seen)]), shape[0])
+        d_QKV, d_qkv = h.t() @ d_joint, d_joint.sum(0)
+        d_x = None
+        if ctx.needs_input_grad[0]:
+            d_x = _normalise_backward(d_joint @ QKV.t(), h, scale, d_out, ctx.width).view(shape)
+        return d_x, None, None, None, None, d_QKV, d_qkv, d_Out, d_o

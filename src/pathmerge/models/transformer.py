@@ -156,7 +156,7 @@ class Transformer(nn.Module):
         weights: dict[str, Tensor] = {}
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            folded = fast.fold_one_head(block) if self.folds else fast.fold_heads(block, rotary=self.rotary)
+            folded = fast.fold_one_head(block) if self.folds else fast.fold_heads(block, self.heads, rotary=self.rotary)
             weights |= {f"{i}.{name}": weight for name, weight in folded.items()}
         if self.folds and self.one_hot:
             weights |= fast.fold_first(weights, self.config.width, *self.one_hot)
