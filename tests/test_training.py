@@ -136,6 +136,14 @@ def test_the_hash_is_of_everything_but_the_recipes_name():
         ({"input_size": 32, "curriculum": {"mastery": 1.5}}, r"curriculum.mastery=1\.5: must be a number"),
         ({"input_size": 32, "curriculum": {"tangled": 1}}, "curriculum.tangled=1: must be"),
         (
+            {"input_size": 32, "curriculum": {"tangled": 0.5, "easier": 0.5}},
+            r"curriculum.tangled=0\.5: must be at most 0\.4, since curriculum\.easier=0\.5",
+        ),
+        (
+            {"input_size": 32, "curriculum": {"tangled": 0.1}, "training": {"batch_size": 64}},
+            r"curriculum.tangled=0\.1: must be at least 0\.25, sixteen problems of a batch of 64",
+        ),
+        (
             {"input_size": 32, "problem": {"name": "naive"}, "curriculum": {"tangled": 0.5}},
             r"curriculum.tangled=0.5: needs balanced problems .* not naive\(input_size=32\)",
         ),

@@ -194,6 +194,11 @@ class RunConfig:
             raise ValueError(
                 f"held_out.watch={self.held_out.watch!r}: must be left out for {self.problem.name} problems"
             )
+        if self.curriculum.tangled and not self.curriculum.tangled_part(self.training.batch_size):
+            raise ValueError(
+                f"curriculum.tangled={self.curriculum.tangled}: must be at least {16 / self.training.batch_size:g}, sixteen "
+                f"problems of a batch of {self.training.batch_size}"
+            )
         self.curriculum.sources(self.problem)
 
     def to_dict(self) -> dict[str, Any]:

@@ -71,6 +71,11 @@ class Curriculum:
                 raise ValueError(f"curriculum.slow_from={self.slow_from}: needs curriculum.over, nothing grows")
         if self.tangled is not None:
             check_number("curriculum.tangled", self.tangled, 0, 0.9)
+            if self.tangled + self.easier > 0.9:
+                raise ValueError(
+                    f"curriculum.tangled={self.tangled}: must be at most {0.9 - self.easier:g}, since "
+                    f"curriculum.easier={self.easier} and a tenth of each batch is the problem itself"
+                )
         if self.scatter and self.over != "size":
             raise ValueError(f"curriculum.scatter=True: needs curriculum.over='size', not {self.over!r}")
 

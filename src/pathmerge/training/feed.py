@@ -53,7 +53,7 @@ class Feed:
         easier piece."""
         easier = self.curriculum.easier_part(size, self.stage)
         waits = self.curriculum.rate_waits and not self.mastered
-        tangled = 0 if waits else min(self.curriculum.tangled_part(size), size - easier - 1)
+        tangled = 0 if waits else self.curriculum.tangled_part(size)
         pieces = [self._take(self.stage, size - easier - tangled)]
         if tangled:
             pieces.append(self._take(len(self.stages), tangled))
