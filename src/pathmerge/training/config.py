@@ -194,10 +194,10 @@ class RunConfig:
             raise ValueError(
                 f"held_out.watch={self.held_out.watch!r}: must be left out for {self.problem.name} problems"
             )
-        if self.curriculum.tangled and not self.curriculum.tangled_part(self.training.batch_size):
+        share, batch = self.curriculum.tangled, self.training.batch_size
+        if share and not self.curriculum.tangled_part(batch):
             raise ValueError(
-                f"curriculum.tangled={self.curriculum.tangled}: must be at least {16 / self.training.batch_size:g}, sixteen "
-                f"problems of a batch of {self.training.batch_size}"
+                f"curriculum.tangled={share}: must be at least {16 / batch:g}, sixteen problems of a batch of {batch}"
             )
         self.curriculum.sources(self.problem)
 
