@@ -33,7 +33,8 @@ def row(name: str, model: Transformer, count: int, workers: Workers) -> str:
     right, meet = judge(batch)[0], tangled(batch)
     more, _ = judge(pm.Tangled(input_size=size).sample(count, split="test"))
     cells = (f"{meet.mean():.3f}", f"{1 - right[~meet].mean():.5f}", f"{1 - more.mean():.4f}")
-    return f"| {name} | {' | '.join(cells)} | {meet[~right].mean():.2f} |"
+    wrong = f"{meet[~right].mean():.2f}" if not right.all() else "-"
+    return f"| {name} | {' | '.join(cells)} | {wrong} |"
 
 
 def main() -> None:

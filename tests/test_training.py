@@ -136,7 +136,7 @@ def test_the_hash_is_of_everything_but_the_recipes_name():
         ({"input_size": 32, "curriculum": {"mastery": 1.5}}, r"curriculum.mastery=1\.5: must be a number"),
         ({"input_size": 32, "curriculum": {"tangled": 1}}, "curriculum.tangled=1: must be"),
         (
-            {"input_size": 32, "curriculum": {"tangled": 0.5, "easier": 0.5}},
+            {"input_size": 32, "curriculum": {"over": "size", "tangled": 0.5, "easier": 0.5}},
             r"curriculum.tangled=0\.5: must be at most 0\.4, since curriculum\.easier=0\.5",
         ),
         (
@@ -229,6 +229,18 @@ def test_a_share_of_each_batch_is_tangled_once_the_problem_is_mastered_and_after
         again.load_state(state)
         for one, other in zip(wanted, again.next(64), strict=True):
             np.testing.assert_array_equal(one.tokens, other.tokens)
+
+
+def test_tangled_problems_grow_within_their_own_bounds():
+    stages = pm.Curriculum(over="size", first=4, step=3).stages(pm.Tangled(input_size=32, max_lookahead=3))
+    assert [(stage.vertices, stage.max_lookahead) for stage in stages if isinstance(stage, pm.Tangled)] == [
+        (4, 1),
+        (7, 2),
+        (None, 3),
+    ]
+    with pytest.raises(ValueError, match=r"curriculum.first=3: must be a whole number in 4..9"):
+        pm.Curriculum(over="size", first=3).stages(pm.Tangled(input_size=32))
+    assert pm.Curriculum(tangled=0.8).tangled_part(128) == 96
 
 
 def test_without_a_rule_of_mastery_problems_are_tangled_from_the_beginning():

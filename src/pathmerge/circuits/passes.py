@@ -4,7 +4,8 @@ Exact, and cheap because an operation changes one row: one layer up only that ro
 row that gives no weight to a changed row, before or after, stays as it is. The last layer needs only its last row.
 `skip` also drops rows that a layer changed by less than so much (screened results only).
 
-How a pass is computed depends on nothing but itself and its input, so that its result does not either.
+How a pass is computed depends on nothing but itself, its input and that input's other passes, so that its result does
+not either.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ ROUNDING = 2e-8
 """A weight that cannot be seen beside 1 in float32."""
 DENSE = 0.3
 """Where more than this share of a pass's rows has changed, computing all of them is faster."""
+FEW, WHOLE, ONE = range(3)
+"""How a pass is computed in a layer: its changed rows, all its rows, or its only changed row by doubled rows."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,6 @@ class Passes:
     @property
     def sizes(self) -> np.ndarray:
         return np.diff(self.first)
-
-    @property
-    def single(self) -> bool:
-        """Whether each pass has exactly one changed row."""
-        return len(self.rows) == len(self.owner) and bool((self.sizes == 1).all())
 
     def each(self, values: np.ndarray) -> np.ndarray:
         """Of one value for each input, that of each changed row."""
@@ -106,17 +104,23 @@ def forward(
     """Carry passes from before `layer` to the end, for the logits of `tokens` (one for each input) and the products of
     watched operations."""
     while layer < len(trace.layers) - 1:
-        if passes.single and trace.doubles:
-            passes, layer = _through_one(trace, passes, layer, skip), layer + 1
-            continue
-        dense = passes.sizes > DENSE * trace.counts[passes.owner]
-        if dense.any() and not dense.all():
+        how = np.where(passes.sizes > DENSE * trace.counts[passes.owner], WHOLE, FEW)
+        if trace.doubles:
+            how[passes.sizes == 1] = ONE
+        kinds = np.unique(how).tolist()
+        if len(kinds) > 1:
             logit, change = np.empty(len(passes), np.float32), np.empty(len(passes), np.float32)
-            for chosen in (dense, ~dense):
+            for kind in kinds:
+                chosen = how == kind
                 part = forward(trace, passes.only(chosen), layer, watched, tokens, skip)
                 logit[chosen], change[chosen] = part.logit, part.change
             return Outcome(logit, change)
-        passes = _through_whole(trace, passes, layer) if dense.any() else _through(trace, passes, layer, skip)
+        if kinds == [ONE]:
+            passes = _through_one(trace, passes, layer, skip)
+        elif kinds == [WHOLE]:
+            passes = _through_whole(trace, passes, layer)
+        else:
+            passes = _through(trace, passes, layer, skip)
         layer += 1
     return _finish(trace, passes, watched, tokens)
 

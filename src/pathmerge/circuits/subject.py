@@ -171,8 +171,8 @@ class TransformerSubject:
     @property
     def doubles(self) -> bool:
         """Whether rows can be doubled: what the feed-forward reads of a row, but for the norm's scale, stands beside
-        it, M x 2D, and sums of rows are then sums of both. Asks for one head, and for this class's own `update`."""
-        return self.model.folds and not self.model.own_gate and type(self).update is TransformerSubject.update
+        it, M x 2D, and sums of rows are then sums of both. Asks for one head, and that no subclass changes a step."""
+        return self.model.folds and not self.model.own_gate and type(self) is TransformerSubject
 
     def double_rows(self, layer: int, x: Tensor) -> Tensor:
         """Residual rows before the layer, with the bias of the attention's output, doubled."""
@@ -200,7 +200,7 @@ class TransformerSubject:
     @torch.no_grad()
     def _own_gate(self, layer: int, before: Tensor, h: Tensor) -> Tensor:
         """The gate of a subclass, from the activation's input and the normalised rows without gain and bias."""
-        if len(h) < COMPANY:
+        if 0 < len(h) < COMPANY:
             return self._own_gate(layer, _in_company(before), _in_company(h))[: len(h)]
         block = self.model.blocks[layer % len(self._blocks)]
         assert isinstance(block, Block)

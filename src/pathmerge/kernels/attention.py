@@ -188,7 +188,8 @@ def attend(
                     if allowed[h, at, rows[m]]:
                         old += pattern[h, at, rows[m]]
                         new += np.exp(stale[h, m, t - start] - top)
-                if top == _NONE or old + new / (before * (_ONE - old) + new) < tolerance:
+                rest = max(_ZERO, _ONE - old)  # a sum of several: it can pass 1 by rounding
+                if top == _NONE or old + new / (before * rest + new) < tolerance:
                     continue
                 if not touched:
                     touched = True
@@ -197,14 +198,14 @@ def attend(
                             for w in range(width):
                                 out_mixed[found, other, w] = mixed[at, other, w]
                 out = out_mixed[found, h]
-                if _ONE - old < _LITTLE:
+                if rest < _LITTLE:
                     for i in range(n):
                         scratch[i] = scores[h, at, i]
                         if place[i] >= 0 and allowed[h, at, i]:
                             scratch[i] = stale[h, place[i], t - start]
                     _mix(scratch, n, place, v, values, zero, h, out)
                     continue
-                total = before * (_ONE - old) + new
+                total = before * rest + new
                 if high - low == 1:
                     # The most common case in one sweep: one row has changed.
                     kept, more = before / total, new / total

@@ -57,6 +57,7 @@ def mark_compiled(words: int) -> None:
         Path(CACHE_DIRECTORY, f"{words}-words").touch()
 
 
+_REORDERED = {"reassoc", "contract", "nsz"}
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
@@ -73,7 +74,7 @@ def kernel(function: Callable[..., Any], **options: Any) -> Any:
 def float_kernel(function: Callable[..., Any]) -> Any:
     """The same for sums of floats, which may be reordered so that they use wide registers; nan and inf stay what they
     are."""
-    return kernel(function, fastmath={"reassoc", "contract", "nsz"})
+    return kernel(function, fastmath=_REORDERED)
 
 
 def helper(function: Callable[..., Any]) -> Any:
@@ -84,6 +85,11 @@ def helper(function: Callable[..., Any]) -> Any:
 def inline(function: Callable[..., Any]) -> Any:
     """Compile a function whose body is put in place of each call: for the few lines that run most."""
     return numba.njit(forceinline=True, **_OPTIONS)(function)
+
+
+def float_inline(function: Callable[..., Any]) -> Any:
+    """The same with sums that may be reordered, for use in a `float_kernel`: its own permission does not reach here."""
+    return numba.njit(forceinline=True, fastmath=_REORDERED, **_OPTIONS)(function)
 
 
 def _bit_operation(build: Callable[[Any, Any], Any]) -> Any:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pathmerge.kernels.compile import float_kernel, inline
+from pathmerge.kernels.compile import float_inline, float_kernel
+from pathmerge.kernels.rows import moments
 
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
@@ -20,22 +21,7 @@ _LITTLE = np.float32(0.1)
 """Below this share of a row's weight, what is left is summed anew instead of by subtraction, which would round."""
 
 
-@inline
-def _moments(x, real, epsilon):
-    """The mean of a row's first numbers, and 1/√(variance + epsilon)."""
-    width = np.float32(real)
-    total = _ZERO
-    for w in range(real):
-        total += x[w]
-    mean = total / width
-    squares = _ZERO
-    for w in range(real):
-        apart = x[w] - mean
-        squares += apart * apart
-    return mean, _ONE / np.sqrt(squares / width + epsilon)
-
-
-@inline
+@float_inline
 def _weigh(scores, n):
     """Turn n scores into their softmax in place; zeros if there is none but -inf."""
     top = _NONE
@@ -53,7 +39,7 @@ def _weigh(scores, n):
             scores[i] /= total
 
 
-@inline
+@float_inline
 def _add_mixed(weights, n, row, new, values, begin, out):
     """Add the values times their weights to `out`, `new` being that of row `row`."""
     for i in range(n):
@@ -126,7 +112,7 @@ def attend_one(
                             + more * new_value[b, w]
                             - less * values[zero + row, w]
                         )
-            _, factor = _moments(double, real, epsilon)
+            _, factor = moments(double, real, epsilon)
             for w in range(wide):
                 out_x[found, w] = double[w] + after[w]
             for w in range(size - wide):
@@ -140,14 +126,14 @@ def attend_one(
 @float_kernel
 def finish_one(
     first, rows, begin, count, owner, x, asked, q, base, allowed, scale, watched, watched_first, was, real, epsilon,
-    tolerance, place, scores, moments, out_mixed, out_change, out_changed,
+    tolerance, place, scores, norms, out_mixed, out_change, out_changed,
 ):  # fmt: skip
     """The last layer's attention in each input's last row: its weighted sums of values, B x K, where it changes
     (out_changed), and the largest change of its products with the keys of watched rows.
 
     x: the changed rows; q: the queries of last rows among them, row m's being q[asked[m]]. base: (scores, pattern,
     tops, sums, keys, sums of values, queries) of the base rows. watched: (head, source) pairs, those of input g from
-    watched_first[g] on; owner: the input of each pass; was: their products in the base. scores, moments: scratch, n
+    watched_first[g] on; owner: the input of each pass; was: their products in the base. scores, norms: scratch, n
     and n x 2.
     """
     base_scores, pattern, tops, sums, keys, mixed, queries = base
@@ -171,12 +157,12 @@ def finish_one(
         for w in range(real):
             along += query[w]
         for m in range(low, high):
-            mean, factor = _moments(x[m], real, epsilon)
+            mean, factor = moments(x[m], real, epsilon)
             product = _ZERO
             for w in range(real):
                 product += query[w] * x[m, w]
             scores[rows[m]] = factor * (product - mean * along) + query[real]
-            moments[rows[m], 0], moments[rows[m], 1] = mean, factor
+            norms[rows[m], 0], norms[rows[m], 1] = mean, factor
         most = _ZERO
         for s in range(watched_first[owner[b]], watched_first[owner[b] + 1]):
             source = watched[s, 1]
@@ -196,12 +182,14 @@ def finish_one(
             for m in range(low, high):
                 if allowed[0, last, rows[m]]:
                     new += np.exp(scores[rows[m]] * scale - top)
-            total = before * (_ONE - old) + new
+            rest = max(_ZERO, _ONE - old)  # a sum of several: it can pass 1 by rounding
+            total = before * rest + new
             out_changed[b] = not (top == _NONE or old + new / total < tolerance)
             if not out_changed[b]:
                 continue
-            if _ONE - old >= _LITTLE:
-                kept = before / total
+            if rest >= _LITTLE:
+                kept = before / total  # 0 where the old top cannot be seen beside a new one: then all is summed anew
+            if kept > _ZERO:
                 for m in range(low, high):
                     i = rows[m]
                     scores[i] = np.exp(scores[i] * scale - top) / total if allowed[0, last, i] else _ZERO
@@ -221,8 +209,8 @@ def finish_one(
         for i in range(n):
             m = place[i]
             if m >= 0:
-                factor = scores[i] * moments[i, 1]
-                shift += factor * moments[i, 0]
+                factor = scores[i] * norms[i, 1]
+                shift += factor * norms[i, 0]
                 for w in range(real):
                     out[w] += factor * x[m, w]
                 out[real] += scores[i]

@@ -5,27 +5,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from pathmerge.kernels.compile import float_kernel
+from pathmerge.kernels.compile import float_inline, float_kernel
 
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
+
+
+@float_inline
+def moments(x, real, epsilon):
+    """The mean of a row's first `real` numbers, and 1/√(variance + epsilon)."""
+    width = np.float32(real)
+    total = _ZERO
+    for j in range(real):
+        total += x[j]
+    mean = total / width
+    squares = _ZERO
+    for j in range(real):
+        apart = x[j] - mean
+        squares += apart * apart
+    return mean, _ONE / np.sqrt(squares / width + epsilon)
 
 
 @float_kernel
 def normalise(x, real, epsilon, h, scale):
     """h = (x - mean)·scale and scale = 1/√(variance + epsilon) of the first `real` numbers of each row, zeros after
     them; float32."""
-    width = np.float32(real)
     for i in range(x.shape[0]):
-        total = _ZERO
-        for j in range(real):
-            total += x[i, j]
-        mean = total / width
-        squares = _ZERO
-        for j in range(real):
-            apart = x[i, j] - mean
-            squares += apart * apart
-        factor = _ONE / np.sqrt(squares / width + epsilon)
+        mean, factor = moments(x[i], real, epsilon)
         scale[i] = factor
         for j in range(real):
             h[i, j] = (x[i, j] - mean) * factor
@@ -53,17 +59,8 @@ def normalise_backward(d_h, h, scale, d_out, real, d_x):
 @float_kernel
 def normalise_one(x, real, epsilon, h):
     """(x - mean)·scale of the first `real` numbers of each row, a 1 after them and then zeros."""
-    width = np.float32(real)
     for i in range(x.shape[0]):
-        total = _ZERO
-        for j in range(real):
-            total += x[i, j]
-        mean = total / width
-        squares = _ZERO
-        for j in range(real):
-            apart = x[i, j] - mean
-            squares += apart * apart
-        factor = _ONE / np.sqrt(squares / width + epsilon)
+        mean, factor = moments(x[i], real, epsilon)
         for j in range(real):
             h[i, j] = (x[i, j] - mean) * factor
         h[i, real] = _ONE
@@ -74,19 +71,10 @@ def normalise_one(x, real, epsilon, h):
 @float_kernel
 def add_normalise(x, real, bias, more, epsilon, out, h):
     """h = the normalised row x + out + bias, a 1 and then zeros; out becomes that sum plus `more`."""
-    width = np.float32(real)
     for i in range(x.shape[0]):
-        total = _ZERO
         for j in range(real):
-            value = x[i, j] + out[i, j] + bias[j]
-            out[i, j] = value
-            total += value
-        mean = total / width
-        squares = _ZERO
-        for j in range(real):
-            apart = out[i, j] - mean
-            squares += apart * apart
-        factor = _ONE / np.sqrt(squares / width + epsilon)
+            out[i, j] += x[i, j] + bias[j]
+        mean, factor = moments(out[i], real, epsilon)
         for j in range(real):
             h[i, j] = (out[i, j] - mean) * factor
             out[i, j] += more[j]

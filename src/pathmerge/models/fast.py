@@ -219,9 +219,8 @@ def heads_block(
     heads: int,
     rotation: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """One layer with any number of heads, rotary or not."""
+    """One layer with any number of heads, rotary or not; `bias` is repeated for each head."""
     matrices = [weights[f"{at}.{name}"] for name in ("QKV", "qkv", "O", "o")]
-    bias = bias.repeat_interleave(heads, 0)
     if last is None:
         x1 = _HeadsAttention.apply(x, width, heads, rotation, bias, *matrices)
     else:

@@ -195,6 +195,7 @@ class Transformer(nn.Module):
         real = self.config.width
         if not plain:
             x_BTD = fast.widened(x_BTD)
+            bias = bias if self.folds else bias.repeat_interleave(self.heads, 0)
         reach_BT = None
         for layer in range(self.layers):
             last = self.answer_width if layer == self.layers - 1 else None

@@ -36,4 +36,4 @@ class Tangled(Balanced):
 
     def parameters(self) -> dict[str, int]:
         given = super().parameters()
-        return {**given, "option": given["option"] | 2}
+        return {**given, "option": given["option"] | 2}  # TANGLED in kernels/search.py

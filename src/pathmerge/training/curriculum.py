@@ -71,7 +71,7 @@ class Curriculum:
                 raise ValueError(f"curriculum.slow_from={self.slow_from}: needs curriculum.over, nothing grows")
         if self.tangled is not None:
             check_number("curriculum.tangled", self.tangled, 0, 0.9)
-            if self.tangled + self.easier > 0.9:
+            if self.over != "none" and self.tangled + self.easier > 0.9:
                 raise ValueError(
                     f"curriculum.tangled={self.tangled}: must be at most {0.9 - self.easier:g}, since "
                     f"curriculum.easier={self.easier} and a tenth of each batch is the problem itself"
@@ -99,15 +99,17 @@ class Curriculum:
         else:
             last = graph.most_vertices
             first = self.first or min(SMALLEST_SIZE, last)
-        check_range("curriculum.first", first, 1, last, f"the largest {self.over} of {problem.describe()}")
+        least = FEWEST_VERTICES if self.over == "size" and isinstance(graph, Tangled) else 1
+        check_range("curriculum.first", first, least, last, f"the largest {self.over} of {problem.describe()}")
         return [*(self._limited(problem, field, at) for at in range(first, last, self.step)), problem]
 
     def _limited(self, problem: Distribution, field: str, at: int) -> Distribution:
-        changes: dict[str, Any] = {field: at}
         largest = getattr(problem, "max_lookahead", None)
-        if field == "vertices" and largest is not None:
-            changes["max_lookahead"] = min(largest, (at - 1) // 2)
-        return replace(problem, **changes)
+        if field == "max_lookahead" or largest is None:
+            return replace(problem, **{field: at})
+        free: Any = replace(problem, vertices=at, max_lookahead=None)
+        most = getattr(free, "symbolic", free).largest_lookahead
+        return replace(free, max_lookahead=min(largest, most))
 
     def sources(self, problem: Distribution) -> list[Distribution]:
         """All that is drawn from: the stages, and tangled problems if there is to be a share of them."""
