@@ -97,7 +97,7 @@ def test_a_wrong_file_ends_with_1(capsys: pytest.CaptureFixture[str]):
             "sample selection-inference --input-size 64 --frontier 5 --branch 9",
             "branch=9: must be a whole number in 1..6",
         ),
-        ("sample balancd --input-size 64", "command='balancd': must be one of balanced, naive"),
+        ("sample balancd --input-size 64", "command='balancd': must be one of balanced, tangled, naive"),
         (
             "smaple",
             "command='smaple': must be one of sample, train, evaluate, explain",
