@@ -18,9 +18,9 @@ from pathmerge.kernels.compile import float_kernel, helper, inline
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 _NONE = np.float32(-np.inf)
-_TINY = np.float32(1e-10)
+TINY = np.float32(1e-10)
 """Weights that cannot change a float32 sum of which another term has weight 1."""
-_LITTLE = np.float32(0.1)
+LITTLE = np.float32(0.1)
 """Below this share of a row's weight, what is left is summed anew instead of by subtraction, which would round."""
 
 
@@ -66,7 +66,7 @@ def _mix(scores, n, place, v, values, begin, h, out):
     for i in range(n):
         weight = np.exp(scores[i] - top)
         total += weight
-        if weight > _TINY:
+        if weight > TINY:
             at = place[i]
             if at >= 0:
                 for w in range(out.shape[0]):
@@ -108,7 +108,7 @@ def perturb(scores, pattern, values, mixed, operations, begin, count, out):
         for i in range(n):
             if i != source:
                 rest += pattern[head, target, i]
-        if rest > _LITTLE:
+        if rest > LITTLE:
             for w in range(width):
                 out[m, head, w] = (mixed[target, head, w] - weight * values[low + source, head, w]) / rest
             continue
@@ -198,7 +198,7 @@ def attend(
                             for w in range(width):
                                 out_mixed[found, other, w] = mixed[at, other, w]
                 out = out_mixed[found, h]
-                if rest < _LITTLE:
+                if rest < LITTLE:
                     for i in range(n):
                         scratch[i] = scores[h, at, i]
                         if place[i] >= 0 and allowed[h, at, i]:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from pathmerge.kernels.attention import LITTLE, TINY
 from pathmerge.kernels.compile import float_inline, float_kernel
 from pathmerge.kernels.rows import moments
 
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 _NONE = np.float32(-np.inf)
-_TINY = np.float32(1e-10)
-"""Weights that cannot change a float32 sum of which another term has weight 1."""
-_LITTLE = np.float32(0.1)
-"""Below this share of a row's weight, what is left is summed anew instead of by subtraction, which would round."""
 
 
 @float_inline
@@ -43,7 +40,7 @@ def _weigh(scores, n):
 def _add_mixed(weights, n, row, new, values, begin, out):
     """Add the values times their weights to `out`, `new` being that of row `row`."""
     for i in range(n):
-        if weights[i] > _TINY:
+        if weights[i] > TINY:
             value = new if i == row else values[begin + i]
             for w in range(out.shape[0]):
                 out[w] += weights[i] * value[w]
@@ -94,7 +91,7 @@ def attend_one(
                 total = before * (_ONE - old) + new
                 if old + new / total < tolerance:
                     continue
-                if _ONE - old < _LITTLE:
+                if _ONE - old < LITTLE:
                     for i in range(n):
                         scratch[i] = scores[0, at, i]
                     scratch[row] = stale[0, b, t]
@@ -187,7 +184,7 @@ def finish_one(
             out_changed[b] = not (top == _NONE or old + new / total < tolerance)
             if not out_changed[b]:
                 continue
-            if rest >= _LITTLE:
+            if rest >= LITTLE:
                 kept = before / total  # 0 where the old top cannot be seen beside a new one: then all is summed anew
             if kept > _ZERO:
                 for m in range(low, high):
@@ -218,7 +215,7 @@ def finish_one(
                     less = kept * pattern[0, last, i]
                     for w in range(out.shape[0]):
                         out[w] -= less * keys[zero + i, 0, w]
-            elif kept == _ZERO and scores[i] > _TINY:
+            elif kept == _ZERO and scores[i] > TINY:
                 for w in range(out.shape[0]):
                     out[w] += scores[i] * keys[zero + i, 0, w]
         for w in range(real):
