@@ -21,7 +21,7 @@ from pathmerge.encodings.language import Language
 from pathmerge.evaluation.suite import guard_for, hold_out_test, hold_out_validation
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
-from pathmerge.recipes import RECIPES
+from pathmerge.recipes import RECIPES, of_kinds
 from pathmerge.training import batch_gradients, loop
 from pathmerge.training.config import config_from_dict, to_toml
 from pathmerge.training.feed import Feed
@@ -50,6 +50,16 @@ def lines_of(run: pm.Run, kind: str) -> list[dict[str, Any]]:
 
 
 # Configs.
+
+
+@pytest.mark.parametrize("problem", ["naive", "star", "tangled", "language", "dfs", "selection-inference"])
+@pytest.mark.parametrize("name", ["matched", "efficient"])
+def test_a_recipe_for_large_graphs_takes_every_problem(name: str, problem: str):
+    size = 64  # from 19 vertices on `matched` has a share of tangled problems, which only balanced ones can have
+    config = of_kinds(pm.recipe(name, size), problem, "onehot")
+    assert config.curriculum.sources(config.problem)[-1] == config.problem
+    balanced = pm.recipe("matched", size)
+    assert balanced.curriculum.sources(balanced.problem)[-1].name == "tangled"
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -103,9 +103,13 @@ def matched(input_size: int, seed: int = 0) -> RunConfig:
     base = growing(input_size, seed)
     assert isinstance(base.model, OneHot)
     model, training, curriculum = base.model, base.training, base.curriculum
-    if Balanced(input_size=input_size).most_vertices > 19:
+    vertices = Balanced(input_size=input_size).most_vertices
+    if vertices >= 19:
+        # What is left to learn once such problems are mastered is what to do where ways meet (docs/recipes.md).
+        training = replace(training, average=20_000, loss="any", decay=310_000)
+        curriculum = replace(curriculum, tangled=0.5)
+    if vertices > 19:
         # The more vertices, the more a step's noise hides of what is known already (docs/log.md).
-        training = replace(training, average=20_000)
         curriculum = replace(curriculum, threshold=0.9, slow_from=13)
     model = replace(model, initialisation="matching", joining=1.0)
     return replace(base, model=model, training=training, curriculum=curriculum, recipe="matched")
@@ -171,12 +175,17 @@ def _differ(one: Any, other: Any, fields: Sequence[str]) -> bool:
 
 def on_problem(config: RunConfig, problem: Distribution, model: ModelConfig | None = None) -> RunConfig:
     """The same config for another problem, and perhaps another model, of the same size; what does not fit (a join of
-    the edges of search problems, a curriculum over sizes that another task does not have) is left out."""
+    the edges of search problems, a share of tangled problems, a loss over any answer where answers are sentences, a
+    curriculum over sizes that another task does not have) is left out."""
     model = config.model if model is None else model
     changes: dict[str, Any] = {"text": problem.name == "language"} if hasattr(model, "text") else {}
     if hasattr(model, "joining") and not isinstance(problem, SearchDistribution):
         changes["joining"] = 0.0
     curriculum, training = config.curriculum, config.training
+    if type(problem) is not Balanced:
+        curriculum = replace(curriculum, tangled=None)
+    if problem.name == "language":
+        training = replace(training, loss="label")
     if problem.task != "search" and config.problem.task == "search":
         curriculum = Curriculum()
         # Muon was chosen on search problems; the other tasks' results are with AdamW. Settings of one's own stay.
