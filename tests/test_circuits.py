@@ -227,9 +227,10 @@ def test_doubled_rows_give_what_whole_products_give(name: str, monkeypatch: pyte
     moved = 0.0
     for layer, found in enumerate(short):
         wanted = measure(whole, layer, all_operations(trace, layer), watched)
-        # float32: values are up to about ten, and each is a sum of about a hundred terms.
+        # float32: values are up to about ten, and each is a sum of about a hundred terms. Saturated: scores of
+        # hundreds, whose rounding, 1e-4, is as much of a weight.
         np.testing.assert_allclose(found.logit, wanted.logit, atol=2e-4)
-        np.testing.assert_allclose(found.change, wanted.change, atol=2e-3, rtol=1e-5)
+        np.testing.assert_allclose(found.change, wanted.change, atol=2e-3, rtol=1e-4 if name == "saturated" else 1e-5)
         moved = max(moved, float(wanted.change.max()))
     assert moved > 0.1
 

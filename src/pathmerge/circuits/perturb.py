@@ -18,7 +18,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from pathmerge.circuits.passes import ROUNDING, Outcome, forward, single_rows, watch
+from pathmerge.circuits.forward import forward
+from pathmerge.circuits.passes import ROUNDING, Outcome, single_rows, watch
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import attention as kernels
 

@@ -20,7 +20,7 @@ feed-forward, V vocabulary.
 from __future__ import annotations
 
 import copy
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -96,6 +96,23 @@ def as_explainable(model: Any) -> Explainable:
             f"{', '.join(REQUIRED)} (missing: {', '.join(missing)})"
         )
     return model
+
+
+class Folded(NamedTuple):
+    """A layer of a model of one head, as matrices that normalised rows and a 1 are multiplied with from the left."""
+
+    mix: np.ndarray
+    """From keys to queries, K x K."""
+    move: np.ndarray
+    """From weighted sums of keys to what is added to the residual stream, K x D."""
+    first: np.ndarray
+    """Of the feed-forward, K x F."""
+    second: np.ndarray
+    """From the activation to what is added to the residual stream, F x D."""
+    bias: np.ndarray
+    """Of the attention's output."""
+    after: np.ndarray
+    """Of the feed-forward's output."""
 
 
 class TransformerSubject:
@@ -183,15 +200,10 @@ class TransformerSubject:
         """Values or weighted sums of them (M x 1 x W) as they are added to the residual stream, doubled."""
         return _product(values[:, 0], self._blocks[layer % len(self._blocks)]["M double"])
 
-    def double_biases(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of the activation's input, and of the feed-forward's output."""
+    def folded(self, layer: int) -> Folded:
+        """The matrices of a layer, for kernels; of models that can be doubled."""
         weights = self._blocks[layer % len(self._blocks)]
-        return weights["W1"][self.width].numpy(), weights["b2"].numpy()
-
-    def close(self, layer: int, x: Tensor, active: Tensor) -> Tensor:
-        """The residual rows after the layer, from those with the attention's output and all biases (written over), and
-        the activation."""
-        return _product(active, self._blocks[layer % len(self._blocks)]["W2"], onto=x)
+        return Folded(*(weights[name].numpy() for name in ("A", "M", "W1", "W2", "bias", "b2")))
 
     def gate(self, layer: int, x: Tensor, mixed: Tensor) -> Tensor:
         _, before_MF, h_MD = self._halfway(layer, x, mixed)
