@@ -16,14 +16,22 @@ import torch
 from torch import Tensor
 
 from pathmerge.circuits.frame import Frame
+from pathmerge.circuits.one_head import room_for
+from pathmerge.circuits.subject import TransformerSubject
 from pathmerge.circuits.trace import Trace
+from pathmerge.kernels import frozen as kernels
+from pathmerge.kernels.products import LANES, ROWS
+from pathmerge.models.transformer import EPSILON
+
+EPSILON_32 = np.float32(EPSILON)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Responses:
     """The products of one layer when a feature is perturbed in one of the two rows, for one input.
 
-    Targets j are counted from `begin` on: in the last layer only the last row's queries can matter.
+    Targets j are counted from `begin` on: in the last layer only the last row's queries can matter. The arrays may have
+    room for more rows, which hold anything.
     """
 
     begin: int
@@ -56,10 +64,12 @@ def perturbed_inputs(tokens: Tensor, rows: Tensor, frame: Frame) -> tuple[Tensor
 
 @torch.no_grad()
 def responses(trace: Trace, g: int, frame: Frame) -> list[Responses]:
-    """For each layer, how all products of input g respond to all features.
+    """For each layer, how all products of input g respond to all features."""
+    return _short(trace, g, frame) if trace.doubles else _general(trace, g, frame)
 
-    Row by row, and for each row feature by feature, so that one product with the weights mixes all of them.
-    """
+
+def _general(trace: Trace, g: int, frame: Frame) -> list[Responses]:
+    """Row by row, and for each row feature by feature, so that one product with the weights mixes all of them."""
     model, last = trace.model, trace.model.layers - 1
     own = slice(trace.first[g], trace.first[g + 1])
     rows = trace.rows[own]
@@ -93,6 +103,51 @@ def _responses(base_q: Tensor, base_k: Tensor, q: Tensor, k: Tensor) -> Response
         target=torch.matmul(q.transpose(0, 1), keys).view(heads, targets, -1, sources).numpy(),
         source=torch.matmul(k.transpose(0, 1), queries).view(heads, sources, -1, targets).numpy(),
     )
+
+
+def _short(trace: Trace, g: int, frame: Frame) -> list[Responses]:
+    """For models of one head: feature by feature, so that the rows stay in the cache through a layer."""
+    model = trace.model
+    assert isinstance(model, TransformerSubject)
+    zero, n, count = int(trace.first[g]), int(trace.counts[g]), len(frame.features)
+    x = np.empty((count, n + ROWS, trace.layers[0].x.shape[1]), np.float32)
+    _perturbed_rows(trace, g, frame, x)
+    size, wide = trace.layers[0].k.shape[2], n + -n % LANES
+    found: list[Responses] = []
+    for at, layer in enumerate(trace.layers[:-1]):
+        weights = model.folded(at)
+        products = np.empty((1, n + ROWS, wide), np.float32)
+        target, source = (np.empty((1, n + ROWS, count, wide), np.float32) for _ in range(2))
+        scratch = (
+            *(room_for(n, size), room_for(n, size), *(np.zeros((size, wide), np.float32) for _ in range(2))),
+            *(room_for(n, wide), room_for(n, len(weights.second))),
+        )
+        kernels.frozen(
+            zero, n, (*trace.read(at), layer.pattern.numpy()[0], layer.gate.numpy()), weights, model.width, EPSILON_32,
+            scratch, x, products[0], target[0], source[0],
+        )  # fmt: skip
+        found.append(Responses(begin=0, products=products, target=target, source=source))
+    products, target, source = (np.empty((1, *shape), np.float32) for shape in ((1, n), (1, count, n), (n, count, 1)))
+    read = trace.read(len(trace.layers) - 1)
+    h = room_for(n, size)
+    kernels.frozen_last(zero, n, *read, model.width, EPSILON_32, h, x, products[0], target[0], source[0])
+    return [*found, Responses(begin=n - 1, products=products, target=target, source=source)]
+
+
+def _perturbed_rows(trace: Trace, g: int, frame: Frame, out: np.ndarray) -> None:
+    """The residual rows before the first layer with each feature perturbed, F x (n + room) x D."""
+    model, tokens, rows = trace.model, trace.tokens[g], trace.rows[trace.first[g] : trace.first[g + 1]]
+    assert isinstance(model, TransformerSubject)
+    if not model.embeds_rows:
+        out[:, : len(rows)] = model.embed(*perturbed_inputs(tokens, rows, frame))[:, rows].numpy()
+        return
+    # A row's embedding depends on its own token and position only: two inputs hold all that can become of the rows.
+    both, without = tokens.expand(2, -1).clone(), torch.zeros(2, len(tokens), dtype=torch.bool)
+    both[0].fill_(frame.substitute)
+    without[1] = True
+    other, bare = model.embed(both, without)[:, rows].numpy()
+    own = trace.layers[0].x.numpy()[trace.first[g] : trace.first[g + 1]]
+    kernels.begin(own, other, bare, frame.holding, out)
 
 
 def dependencies(change: np.ndarray, falls: np.ndarray, threshold: float) -> np.ndarray:

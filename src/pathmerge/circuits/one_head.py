@@ -13,6 +13,7 @@ from pathmerge.circuits.subject import TransformerSubject
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import last_row, one_head
 from pathmerge.kernels.products import LANES, ROWS
+from pathmerge.kernels.softmax import WIDE
 from pathmerge.models.transformer import EPSILON
 
 _EPSILON, _ROUNDING = np.float32(EPSILON), np.float32(ROUNDING)
@@ -28,7 +29,7 @@ def through_one(trace: Trace, passes: Passes, at: int, skip: float) -> Passes:
     weights = model.folded(at)
     scores, pattern, tops, sums, _, _, keys = layer.base
     base = (scores, pattern, tops, sums, layer.q.numpy(), keys, *trace.doubled(at))
-    scratch = (np.empty(n, np.float32), np.empty(2 * width, np.float32), _room(n, len(weights.second)))
+    scratch = (np.empty(_wide(n), np.float32), np.empty(2 * width, np.float32), room_for(n, len(weights.second)))
     first, rows, x = np.empty(len(passes) + 1, np.int64), np.empty(room, np.int64), torch.empty(room + ROWS, width)
     found = one_head.through_one(
         passes.rows, begin, count, _rows(q), _rows(k), model.double_rows(at, passes.x).numpy(),
@@ -46,13 +47,13 @@ def through_whole(trace: Trace, passes: Passes, at: int) -> Passes:
     weights, room, width = model.folded(at), int(count.sum()), passes.x.shape[1]
     size, wide = len(weights.mix), n + -n % LANES
     scratch = (
-        *(_room(n, size), _room(n, size), np.zeros((size, wide), np.float32), _room(n, wide)),
-        *(_room(n, width), _room(n, len(weights.second))),
+        *(room_for(n, size), room_for(n, size), np.zeros((size, wide), np.float32)),
+        *(room_for(n, _wide(n)), room_for(n, len(weights.second))),
     )
     first, rows, x = np.empty(len(passes) + 1, np.int64), np.empty(room, np.int64), torch.empty(room + ROWS, width)
     one_head.through_whole(
         passes.first, passes.rows, begin, count, passes.x.numpy(), layer.x.numpy(), layer.allowed.numpy(),
-        np.float32(trace.scale), tuple(weights), model.width, _EPSILON, scratch, first, rows, x.numpy(),
+        np.float32(trace.scale), weights, model.width, _EPSILON, scratch, first, rows, x.numpy(),
     )  # fmt: skip
     return Passes(passes.owner, first, rows, x[:room])
 
@@ -73,7 +74,7 @@ def finish(trace: Trace, passes: Passes, watched: Watched, tokens: np.ndarray) -
         assert q is not None
     scores, pattern, tops, sums, _, sums_of_values, keys = layer.base
     base = (scores, pattern, tops, sums, keys, sums_of_values, layer.q.numpy(), layer.x.numpy())
-    scratch = (np.empty(n, np.int64), np.empty(n, np.float32), np.empty((n, 2), np.float32))
+    scratch = (np.empty(n, np.int64), np.empty(_wide(n), np.float32), np.empty((n, 2), np.float32))
     before, mixed = torch.empty(len(passes), passes.x.shape[1]), torch.empty(len(passes), layer.v.shape[2])
     change, changed = np.empty(len(passes), np.float32), np.empty(len(passes), bool)
     last_row.finish(
@@ -97,9 +98,13 @@ def _model(trace: Trace) -> TransformerSubject:
     return trace.model
 
 
-def _room(rows: int, width: int) -> np.ndarray:
+def room_for(rows: int, width: int) -> np.ndarray:
     """For so many rows, multiplied by fours; zeros, since what is multiplied for nothing should at least be numbers."""
     return np.zeros((rows + ROWS, width), np.float32)
+
+
+def _wide(rows: int) -> int:
+    return rows + -rows % WIDE
 
 
 def _rows(value: Tensor) -> np.ndarray:

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from pathmerge.kernels import rows as kernels
 from pathmerge.models.fast import ALIGNED, widened
 from pathmerge.models.rotary import rotate, rotation
+from pathmerge.models.sequence_transformer import SequenceTransformer
 from pathmerge.models.sites import Sites
 from pathmerge.models.transformer import EPSILON, Block, Transformer
 from pathmerge.parallel import Workers
@@ -200,6 +201,15 @@ class TransformerSubject:
         """Values or weighted sums of them (M x 1 x W) as they are added to the residual stream, doubled."""
         return _product(values[:, 0], self._blocks[layer % len(self._blocks)]["M double"])
 
+    @property
+    def embeds_rows(self) -> bool:
+        """Whether a row's embedding depends on its own token and position only, one token to a row."""
+        return isinstance(self.model, SequenceTransformer) and type(self.model).embed is SequenceTransformer.embed
+
+    def reads(self, layer: int, keys: Tensor) -> Tensor:
+        """q·k is also a product of q's own key with this, of k (M x 1 x K): M x K."""
+        return _product(keys[:, 0], self._blocks[layer % len(self._blocks)]["A back"])
+
     def folded(self, layer: int) -> Folded:
         """The matrices of a layer, for kernels; of models that can be doubled."""
         weights = self._blocks[layer % len(self._blocks)]
@@ -246,6 +256,7 @@ class TransformerSubject:
         }
         if self.model.folds:
             weights |= {"A": widened(q.t() @ k, 2), "M": widened(v.t() @ out, 2)}
+            weights["A back"] = weights["A"].t()
             read = weights["W1"][: self.width]
             read = widened((read - read.mean(0)).t()).t()  # of a row that is not centred yet
             weights["double"] = torch.cat([torch.eye(len(read), dtype=read.dtype), read], 1)

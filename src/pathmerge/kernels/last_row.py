@@ -6,7 +6,7 @@ import numpy as np
 
 from pathmerge.kernels.attention import LITTLE, TINY
 from pathmerge.kernels.compile import float_kernel
-from pathmerge.kernels.rows import moments
+from pathmerge.kernels.rows import wide_moments
 from pathmerge.kernels.softmax import weigh
 
 _ZERO = np.float32(0)
@@ -25,7 +25,7 @@ def finish(
     x: the changed rows; q: the queries of last rows among them, pass b's being q[asked[b]], or none (-1). base:
     (scores, pattern, tops, sums, keys, sums of values, queries, rows) of the base rows. watched: (head, source) pairs,
     those of input g from watched_first[g] on; owner: the input of each pass; was: their products in the base. scratch:
-    n integers, n, n x 2.
+    n integers, n (widened for `softmax`), n x 2.
     """
     base_scores, pattern, tops, sums, keys, mixed, queries, base_x = base
     place, scores, norms = scratch
@@ -45,16 +45,16 @@ def finish(
             for i in range(n):
                 if place[i] < 0:
                     product = _ZERO
-                    for w in range(real + 1):
+                    for w in range(query.shape[0]):
                         product += query[w] * keys[zero + i, 0, w]
                     scores[i] = product
         along = _ZERO
         for w in range(real):
             along += query[w]
         for m in range(low, high):
-            mean, factor = moments(x[m], real, epsilon)
+            mean, factor = wide_moments(x[m], real, epsilon)
             product = _ZERO
-            for w in range(real):
+            for w in range(x.shape[1]):
                 product += query[w] * x[m, w]
             scores[rows[m]] = factor * (product - mean * along) + query[real]
             norms[rows[m], 0], norms[rows[m], 1] = mean, factor
@@ -106,7 +106,7 @@ def finish(
             if m >= 0:
                 factor = scores[i] * norms[i, 1]
                 shift += factor * norms[i, 0]
-                for w in range(real):
+                for w in range(x.shape[1]):
                     out[w] += factor * x[m, w]
                 out[real] += scores[i]
                 if kept > _ZERO:

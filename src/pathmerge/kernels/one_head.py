@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from pathmerge.kernels.attention import LITTLE, TINY, differs
-from pathmerge.kernels.compile import float_inline, float_kernel
+from pathmerge.kernels.compile import float_inline, float_kernel, larger
 from pathmerge.kernels.products import multiply, multiply_onto
-from pathmerge.kernels.rows import add_normalise, moments, normalise_one
+from pathmerge.kernels.rows import normalise_one, wide_moments, write_normal
 from pathmerge.kernels.softmax import weigh
 
 _ZERO = np.float32(0)
@@ -32,7 +32,7 @@ def _add_mixed(weights, n, row, new, values, begin, out):
 
 
 @float_inline
-def _dot(one, other):
+def dot(one, other):
     total = _ZERO
     for w in range(one.shape[0]):
         total += one[w] * other[w]
@@ -71,7 +71,7 @@ def through_one(
     q, k, new_row, new_value: of the changed row of each pass; base: (scores, pattern, tops, sums, queries, keys,
     doubled rows, doubled sums of values, doubled values) of the base rows; biases: of the activation's input, and of
     the output. Where `least` is above 0, rows that differ by less from the base rows after the layer (`following`) are
-    left out of passes in which only a `share` differs. scratch: n, 2D, (n + 3) x F.
+    left out of passes in which only a `share` differs. scratch: n (widened for `softmax`), 2D, (n + 3) x F.
     """
     scores, pattern, tops, sums, queries, keys, residual, mixed, values = base
     bias, after = biases
@@ -87,7 +87,7 @@ def through_one(
                 for i in range(n):
                     score = _NONE
                     if allowed[0, at, i]:
-                        score = scale * _dot(q[b], k[b] if i == row else keys[zero + i, 0])
+                        score = scale * dot(q[b], k[b] if i == row else keys[zero + i, 0])
                     weights[i] = score
                 for w in range(size):
                     double[w] = new_row[b, w]
@@ -96,7 +96,7 @@ def through_one(
             else:
                 if not allowed[0, at, row]:
                     continue
-                stale = scale * _dot(queries[at, 0], k[b])
+                stale = scale * dot(queries[at, 0], k[b])
                 top = max(tops[0, at], stale)
                 before = sums[0, at] * np.exp(tops[0, at] - top)
                 old, new = pattern[0, at, row], np.exp(stale - top)
@@ -121,11 +121,11 @@ def through_one(
                             + more * new_value[b, w]
                             - less * values[zero + row, w]
                         )
-            _, factor = moments(double, real, epsilon)
+            _, factor = wide_moments(double[:wide], real, epsilon)
             for w in range(wide):
                 out_x[found, w] = double[w] + after[w]
             for w in range(size - wide):
-                active[found - low, w] = max(_ZERO, double[wide + w] * factor + bias[w])
+                active[found - low, w] = larger(_ZERO, double[wide + w] * factor + bias[w])
             out_rows[found] = t
             found += 1
         multiply_onto(active, found - low, size - wide, second, out_x, low)
@@ -135,29 +135,44 @@ def through_one(
     return found
 
 
+@float_inline
+def read(x, begin, n, h, weights, real, epsilon, active):
+    """What the activation reads (active) of n residual rows from `begin` on, to which the attention's output has been
+    added; they get both biases."""
+    _, _, first_layer, _, bias, after = weights
+    for t in range(n):
+        row = x[begin + t]
+        for w in range(row.shape[0]):
+            row[w] += bias[w]
+        mean, factor = wide_moments(row, real, epsilon)
+        write_normal(row, mean, factor, real, h[t])
+        for w in range(row.shape[0]):
+            row[w] += after[w]
+    multiply(h, n, h.shape[1], first_layer, active, 0)
+
+
 @float_kernel
 def through_whole(
     first, rows, begin, count, x, base, allowed, scale, weights, real, epsilon, scratch, out_first, out_rows, out_x
 ):  # fmt: skip
     """All rows of passes of which many have changed.
 
-    x: the changed rows; base: all rows before the layer; weights: (A, M, first, second, the two biases), the matrices
-    of `TransformerSubject`. scratch: two of (n + 3) x K, K x n and (n + 3) x n, (n + 3) x D and x F, n being a multiple
-    of eight.
+    x: the changed rows; base: all rows before the layer; weights: those of `Folded`. scratch: two of (n + 3) x K, K x n
+    (columns up to a multiple of eight), (n + 3) x n (widened for `softmax`), (n + 3) x F.
     """
-    mix, move, first_layer, second_layer, bias, after = weights
-    h, q, turned, scores, now, active = scratch
+    mix, move, _, second, _, _ = weights
+    h, q, turned, scores, active = scratch
     out_first[0] = 0
     for b in range(begin.shape[0]):
         zero, n, found = begin[b], count[b], out_first[b]
         for t in range(n):
             out_rows[found + t] = t
-            for w in range(now.shape[1]):
-                now[t, w] = base[zero + t, w]
+            for w in range(x.shape[1]):
+                out_x[found + t, w] = base[zero + t, w]
         for m in range(first[b], first[b + 1]):
-            for w in range(now.shape[1]):
-                now[rows[m], w] = x[m, w]
-        normalise_one(now[:n], real, epsilon, h)
+            for w in range(x.shape[1]):
+                out_x[found + rows[m], w] = x[m, w]
+        normalise_one(out_x[found : found + n], real, epsilon, h)
         for t in range(n):
             for w in range(h.shape[1]):
                 turned[w, t] = h[t, w]
@@ -168,11 +183,10 @@ def through_whole(
                 scores[t, i] = scores[t, i] * scale if allowed[0, zero + t, i] else _NONE
             weigh(scores[t], n)
         multiply(scores, n, n, h, q, 0)
-        multiply(q, n, h.shape[1], move, out_x, found)
-        add_normalise(now[:n], real, bias, after, epsilon, out_x[found : found + n], h)
-        multiply(h, n, h.shape[1], first_layer, active, 0)
+        multiply_onto(q, n, h.shape[1], move, out_x, found)
+        read(out_x, found, n, h, weights, real, epsilon, active)
         for t in range(n):
             for w in range(active.shape[1]):
-                active[t, w] = max(_ZERO, active[t, w])
-        multiply_onto(active, n, active.shape[1], second_layer, out_x, found)
+                active[t, w] = larger(_ZERO, active[t, w])
+        multiply_onto(active, n, active.shape[1], second, out_x, found)
         out_first[b + 1] = found + n
