@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,10 @@ def explain_all(
     groups = [range(low, min(low + size, len(batch))) for low in range(0, len(batch), size)]
     for indices, drafts in zip(groups, forked(some, groups, threads), strict=True):
         for index, made in zip(indices, drafts, strict=True):
-            yield None if made is None else assemble(made, batch, index, tokens[index], options, about)
+            if made is None:
+                yield None
+            else:
+                yield Circuit.later(partial(assemble, made, batch, index, tokens[index], options, about))
 
 
 def together(inputs: int, width: int, subject: Explainable, threads: int) -> int:
