@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathmerge.circuits.assemble import assemble
 from pathmerge.circuits.draft import Draft, draft
-from pathmerge.circuits.features import Responses, dependencies, responses
+from pathmerge.circuits.features import Responses, responses
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.frame import Frame, frame_of
 from pathmerge.circuits.options import Options
@@ -40,6 +40,7 @@ from pathmerge.circuits.screen import audit, joined, measure_candidates
 from pathmerge.circuits.subject import Explainable, as_explainable
 from pathmerge.circuits.trace import Trace, record
 from pathmerge.errors import check_range
+from pathmerge.kernels import links
 from pathmerge.models.transformer import Transformer
 from pathmerge.parallel import forked
 from pathmerge.problems.batch import Batch
@@ -147,7 +148,7 @@ def _explain(
         if not frames:
             return [None for _ in indices]
         trace = record(subject, tokens[[index in frames for index in indices]])
-    answers = [responses(trace, g, frame) for g, frame in enumerate(frames.values())]
+    answers = responses(trace, list(frames.values()))
     if options.mode == "exact":
         layers, passes = measure_all(trace, options)
     else:
@@ -203,12 +204,16 @@ def measure_all(trace: Trace, options: Options) -> tuple[list[Important], np.nda
 
 def why(trace: Trace, important: Important, answers: Responses, kappa2: float) -> Found:
     """Step IV for the important operations of a layer."""
-    target, source = answers.of(important.operations)
-    falls = important.by[:, 0]
-    return Found(
+    shape = (len(important.operations), answers.target.shape[2])
+    found = Found(
         operations=important.operations,
-        in_target=dependencies(target, falls, limit(trace, kappa2)),
-        in_source=dependencies(source, falls, limit(trace, kappa2)),
-        target_change=target,
-        source_change=source,
+        in_target=np.empty(shape, bool),
+        in_source=np.empty(shape, bool),
+        target_change=np.empty(shape, np.float32),
+        source_change=np.empty(shape, np.float32),
     )
+    links.depend(
+        important.operations, important.by, answers.begin, answers.products, answers.target, answers.source,
+        np.float32(limit(trace, kappa2)), found.in_target, found.in_source, found.target_change, found.source_change,
+    )  # fmt: skip
+    return found

@@ -85,11 +85,8 @@ def finish(trace: Trace, passes: Passes, watched: Watched, tokens: np.ndarray) -
     token = tokens[passes.owner]
     logit = trace.logits.numpy()[passes.owner, token]
     if changed.any():
-        if not changed.all():
-            there = torch.from_numpy(changed)
-            before, mixed = before[there], mixed[there]
-        after = model.update(at, before, mixed[:, None])
-        logit[changed] = model.logits(after).numpy()[np.arange(len(after)), token[changed]]
+        after = model.logits(model.update(at, before, mixed[:, None])).numpy()
+        logit = np.where(changed, after[np.arange(len(after)), token], logit)
     return Outcome(logit, change)
 
 

@@ -137,6 +137,8 @@ class TransformerSubject:
         self.has_positions = "hook_pos_embed" in model.input_sites
         with torch.no_grad(), Workers(1):
             self._blocks = [self._fold(block) for block in model.blocks if isinstance(block, Block)]
+        names = ("A", "M", "W1", "W2", "bias", "b2")
+        self._folded = [Folded(*(block[name].numpy() for name in names)) for block in self._blocks if model.folds]
         if model.rotary:
             tokens: int = model.config.tokens  # pyright: ignore[reportAttributeAccessIssue]
             self._rotation = rotation(tokens, self.head_width, model.ln_final.weight)
@@ -212,8 +214,7 @@ class TransformerSubject:
 
     def folded(self, layer: int) -> Folded:
         """The matrices of a layer, for kernels; of models that can be doubled."""
-        weights = self._blocks[layer % len(self._blocks)]
-        return Folded(*(weights[name].numpy() for name in ("A", "M", "W1", "W2", "bias", "b2")))
+        return self._folded[layer % len(self._blocks)]
 
     def gate(self, layer: int, x: Tensor, mixed: Tensor) -> Tensor:
         _, before_MF, h_MD = self._halfway(layer, x, mixed)

@@ -115,6 +115,6 @@ def _larger(_typing: Any, _one: Any, _other: Any) -> Any:
     return types.float32(types.float32, types.float32), build
 
 
-larger = intrinsic(_larger)
+larger: Any = intrinsic(_larger)
 """The larger of two float32 that are numbers. Python's max asks which with a branch, and loops around it are not made
 vector code."""

@@ -37,11 +37,11 @@ def frozen(zero, n, base, weights, real, epsilon, scratch, x, products, target, 
 
     base: (keys, queries, reads, pattern, gate) of the base rows, R x K, R x n and R x the width of the activation; the
     input's begin at `zero`. products: Q_j·K_i, j x i; target: Q̃_j·K_i, j x F x i; source: Q_j·K̃_i, i x F x j; all with
-    room for more rows, and for columns up to a multiple of eight. scratch: two of (n + room) x K, two of K x columns,
-    (n + room) x n, (n + room) x the width of the activation.
+    room for more rows, and for columns up to a multiple of eight. scratch: two of (n + room) x K, (n + room) x columns,
+    (n + room) x the width of the activation, two of K x columns.
     """
     keys, queries, reads, pattern, gate = base
-    h, mixed, turned_reads, turned_queries, shares, active = scratch
+    h, mixed, shares, active, turned_reads, turned_queries = scratch
     _, move, _, second, _, _ = weights
     size = h.shape[1]
     for t in range(n):

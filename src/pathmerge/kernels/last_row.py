@@ -20,7 +20,7 @@ def finish(
     tolerance, scratch, out_before, out_mixed, out_change, out_changed,
 ):  # fmt: skip
     """The last layer's attention in each input's last row: its weighted sums of values, B x K, and the row before it,
-    B x D, where it changes (out_changed), and the largest change of its products with the keys of watched rows.
+    B x D, whether it changes (out_changed), and the largest change of its products with the keys of watched rows.
 
     x: the changed rows; q: the queries of last rows among them, pass b's being q[asked[b]], or none (-1). base:
     (scores, pattern, tops, sums, keys, sums of values, queries, rows) of the base rows. watched: (head, source) pairs,
@@ -81,6 +81,8 @@ def finish(
             total = left * rest + new
             out_changed[b] = not (top == _NONE or old + new / total < tolerance)
             if not out_changed[b]:
+                for w in range(out.shape[0]):
+                    out[w] = mixed[last, 0, w]
                 continue
             if rest >= LITTLE:
                 kept = left / total  # 0 where the old top cannot be seen beside a new one: then all is summed anew

@@ -97,9 +97,12 @@ def through_one(
                 if not allowed[0, at, row]:
                     continue
                 stale = scale * dot(queries[at, 0], k[b])
-                top = max(tops[0, at], stale)
-                before = sums[0, at] * np.exp(tops[0, at] - top)
-                old, new = pattern[0, at, row], np.exp(stale - top)
+                old, apart = pattern[0, at, row], np.exp(-abs(tops[0, at] - stale))
+                before, new = sums[0, at], _ONE  # both by e to the larger of the two scores
+                if stale > tops[0, at]:
+                    before *= apart
+                else:
+                    new = apart
                 total = before * (_ONE - old) + new
                 if old + new / total < tolerance:
                     continue
