@@ -46,7 +46,7 @@ from pathmerge.parallel import forked
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import SearchDistribution
 
-TOGETHER = 16
+TOGETHER = 32
 """Inputs that a process works on at once."""
 RESPONSES = 2**24
 """Numbers in all responses of these inputs."""
@@ -135,13 +135,14 @@ def describe(model: Any, subject: Explainable) -> dict[str, Any]:
 
 
 def _explain(
-    subject: Explainable, batch: Batch, indices: Sequence[int], tokens: Tensor, options: Options
+    subject: Explainable, batch: Batch, indices: range, tokens: Tensor, options: Options
 ) -> list[Draft | None]:
     """The drafts of some inputs of a batch, whose tokens are given."""
     trace = record(subject, tokens)
+    part = batch.take(slice(indices.start, indices.stop))  # what a frame asks for is worked out for a whole batch
+    rows = trace.rows.split(trace.counts.tolist())
     frames = {
-        index: frame_of(batch, index, own, rows, subject.has_positions)
-        for index, own, rows in zip(indices, tokens, trace.rows.split(trace.counts.tolist()), strict=True)
+        index: frame_of(part, at, tokens[at], rows[at], subject.has_positions) for at, index in enumerate(indices)
     }
     if options.replacement == "absent":
         frames = {index: frame for index, frame in frames.items() if frame.substitute}

@@ -24,7 +24,7 @@ from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import attention as kernels
 
 ZERO, MAXIMUM = 0, 1
-CHUNK = 2**19
+CHUNK = 2**20
 """Numbers in the largest array of a part of the work."""
 NOTHING = np.empty((0, 3), np.int64)
 """No last-layer operations to watch."""
