@@ -42,7 +42,7 @@ from pathmerge.circuits.trace import Trace, record
 from pathmerge.errors import check_range
 from pathmerge.kernels import links
 from pathmerge.models.transformer import Transformer
-from pathmerge.parallel import forked
+from pathmerge.parallel import forked, uncollected
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import SearchDistribution
 
@@ -99,7 +99,12 @@ def explain_all(
             if made is None:
                 yield None
             else:
-                yield Circuit.later(partial(assemble, made, batch, index, tokens[index], options, about))
+                yield Circuit.later(partial(_circuit, made, batch, index, tokens[index], options, about))
+
+
+def _circuit(*given: Any) -> Circuit:
+    with uncollected():
+        return assemble(*given)
 
 
 def together(inputs: int, width: int, subject: Explainable, threads: int) -> int:
