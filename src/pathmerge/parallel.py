@@ -103,7 +103,7 @@ def forked(function: Callable[[Item], Result], items: Sequence[Item], processes:
     items, this process does the work itself.
     """
     check_range("threads", processes, 1, 1024)
-    with _uncollected():
+    with uncollected():
         if processes == 1 or len(items) < FEWEST_FORKED or "fork" not in multiprocessing.get_all_start_methods():
             with Workers(1):
                 yield from map(function, items)
@@ -163,7 +163,7 @@ def end_with_parent(how: int = signal.SIGTERM, parent: int | None = None) -> Non
 
 
 @contextlib.contextmanager
-def _uncollected() -> Generator[None]:
+def uncollected() -> Generator[None]:
     """No search for cycles meanwhile: results of many small objects would have all of them searched again and again,
     which took a quarter of the time."""
     before = gc.isenabled()

@@ -101,7 +101,6 @@ def draft(
     correct = prediction in frame.answers
     explained = correct and frame.leads(set(strict.arrived), prediction)
     leniently = frame.leads(set(lenient.arrived), None)
-    chain = downwards(frame.rows, [part.operations for part in layers])
     found = np.concatenate([part.operations for part in layers])
     ways, steps = (values[found[:, 1], found[:, 2]] for values in directions(frame))
     at_layer = np.repeat(np.arange(len(layers)), [len(part.operations) for part in layers])
@@ -112,6 +111,9 @@ def draft(
         for layer, (head, target, source) in zip(trace.layers, (part.operations.T for part in layers), strict=True)
     ]
     alone = trace.one(g) if options.trust else None
+    radius = radii(frame, np.array([strict.sets[:-1], lenient.sets[:-1]]))
+    large = (full(frame, radius), full_of_vertex(frame, radius) if options.mode == "exact" else None)
+    given = (options, operations, ways, large, seed)
     return Draft(
         frame=replace(frame),  # without what it has worked out
         prediction=prediction,
@@ -123,41 +125,43 @@ def draft(
         target_features=_features([(part.in_target, part.target_change) for part in layers]),
         source_features=_features([(part.in_source, part.source_change) for part in layers]),
         matched=_matched(frame, layers, lenient, kind),
-        strict=_reading(alone, frame, layers, strict, explained, options, operations, ways, seed),
-        lenient=_reading(alone, frame, layers, lenient, leniently, options, operations, ways, seed),
-        connected=_connected(frame, chain[0], leniently, options.mode),
+        strict=_reading(alone, layers, strict, explained, 0, *given),
+        lenient=_reading(alone, layers, lenient, leniently, 1, *given),
+        connected=_connected(frame, layers, leniently, options.mode),
         passes=passes,
         audited=audit_result[0],
         missed=audit_result[1],
     )
 
 
-def _connected(frame: Frame, rows: np.ndarray, leniently: bool, mode: Mode) -> bool | None:
+def _connected(frame: Frame, layers: Sequence[Found], leniently: bool, mode: Mode) -> bool | None:
     if mode == "screened":
         return True if leniently else None
-    return frame.leads(set(holders(frame, rows)), None)
+    chain = downwards(frame.rows, [part.operations for part in layers])
+    return frame.leads(set(holders(frame, chain[0])), None)
 
 
 def _reading(
     trace: Trace | None,
-    frame: Frame,
     layers: Sequence[Found],
     found: Reconstruction,
     explained: bool,
+    number: int,
     options: Options,
     operations: np.ndarray,
     ways: np.ndarray,
+    large: tuple[np.ndarray, np.ndarray | None],
     seed: Sequence[int],
 ) -> ReadingDraft:
-    """`operations`: layer, head, target, source, S x 4; `ways`: the direction of each."""
+    """`operations`: layer, head, target, source, S x 4; `ways`: the direction of each; `large`: which sets are as large
+    as can be, and no smaller than those of other rows of their vertex, 2 x readings x L x n, this one's by `number`."""
     layer, _, target, source = operations.T
     kept = np.concatenate(found.kept)
     ranked = kept & (np.concatenate(found.kind) <= POSITION) & (ways <= 1)
     way = np.minimum(ways, 1)
-    radius = radii(frame, np.stack(found.sets[:-1]))
 
     def merging(enough: np.ndarray) -> np.ndarray:
-        return ranked & enough[way, layer, target] & enough[way, layer, source]
+        return ranked & enough[way, number, layer, target] & enough[way, number, layer, source]
 
     circuit = [part.operations[own] for part, own in zip(layers, found.kept, strict=True)]
     return ReadingDraft(
@@ -165,8 +169,8 @@ def _reading(
         links=np.concatenate(found.links),
         kept=kept,
         ranked=ranked,
-        maximal=merging(full(frame, radius)),
-        maximal_vertex=merging(full_of_vertex(frame, radius)) if options.mode == "exact" else None,
+        maximal=merging(large[0]),
+        maximal_vertex=None if large[1] is None else merging(large[1]),
         sets=np.stack(found.sets),
         trust=None if trace is None else trust(trace, circuit, options.alpha, seed),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathmerge.circuits.assemble import assemble
 from pathmerge.circuits.draft import Draft, draft
-from pathmerge.circuits.features import Responses, dependencies, responses
+from pathmerge.circuits.features import Responses, responses
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.frame import Frame, frame_of
 from pathmerge.circuits.options import Options
@@ -40,12 +40,13 @@ from pathmerge.circuits.screen import audit, joined, measure_candidates
 from pathmerge.circuits.subject import Explainable, as_explainable
 from pathmerge.circuits.trace import Trace, record
 from pathmerge.errors import check_range
+from pathmerge.kernels import links
 from pathmerge.models.transformer import Transformer
-from pathmerge.parallel import forked
+from pathmerge.parallel import forked, uncollected
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import SearchDistribution
 
-TOGETHER = 16
+TOGETHER = 32
 """Inputs that a process works on at once."""
 RESPONSES = 2**24
 """Numbers in all responses of these inputs."""
@@ -95,7 +96,15 @@ def explain_all(
     groups = [range(low, min(low + size, len(batch))) for low in range(0, len(batch), size)]
     for indices, drafts in zip(groups, forked(some, groups, threads), strict=True):
         for index, made in zip(indices, drafts, strict=True):
-            yield None if made is None else assemble(made, batch, index, tokens[index], options, about)
+            if made is None:
+                yield None
+            else:
+                yield Circuit.later(partial(_circuit, made, batch, index, tokens[index], options, about))
+
+
+def _circuit(*given: Any) -> Circuit:
+    with uncollected():
+        return assemble(*given)
 
 
 def together(inputs: int, width: int, subject: Explainable, threads: int) -> int:
@@ -131,20 +140,21 @@ def describe(model: Any, subject: Explainable) -> dict[str, Any]:
 
 
 def _explain(
-    subject: Explainable, batch: Batch, indices: Sequence[int], tokens: Tensor, options: Options
+    subject: Explainable, batch: Batch, indices: range, tokens: Tensor, options: Options
 ) -> list[Draft | None]:
     """The drafts of some inputs of a batch, whose tokens are given."""
     trace = record(subject, tokens)
+    part = batch.take(slice(indices.start, indices.stop))  # what a frame asks for is worked out for a whole batch
+    rows = trace.rows.split(trace.counts.tolist())
     frames = {
-        index: frame_of(batch, index, own, rows, subject.has_positions)
-        for index, own, rows in zip(indices, tokens, trace.rows.split(trace.counts.tolist()), strict=True)
+        index: frame_of(part, at, tokens[at], rows[at], subject.has_positions) for at, index in enumerate(indices)
     }
     if options.replacement == "absent":
         frames = {index: frame for index, frame in frames.items() if frame.substitute}
         if not frames:
             return [None for _ in indices]
         trace = record(subject, tokens[[index in frames for index in indices]])
-    answers = [responses(trace, g, frame) for g, frame in enumerate(frames.values())]
+    answers = responses(trace, list(frames.values()))
     if options.mode == "exact":
         layers, passes = measure_all(trace, options)
     else:
@@ -200,12 +210,16 @@ def measure_all(trace: Trace, options: Options) -> tuple[list[Important], np.nda
 
 def why(trace: Trace, important: Important, answers: Responses, kappa2: float) -> Found:
     """Step IV for the important operations of a layer."""
-    target, source = answers.of(important.operations)
-    falls = important.by[:, 0]
-    return Found(
+    shape = (len(important.operations), answers.target.shape[2])
+    found = Found(
         operations=important.operations,
-        in_target=dependencies(target, falls, limit(trace, kappa2)),
-        in_source=dependencies(source, falls, limit(trace, kappa2)),
-        target_change=target,
-        source_change=source,
+        in_target=np.empty(shape, bool),
+        in_source=np.empty(shape, bool),
+        target_change=np.empty(shape, np.float32),
+        source_change=np.empty(shape, np.float32),
     )
+    links.depend(
+        important.operations, important.by, answers.begin, answers.products, answers.target, answers.source,
+        np.float32(limit(trace, kappa2)), found.in_target, found.in_source, found.target_change, found.source_change,
+    )  # fmt: skip
+    return found

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -173,6 +174,26 @@ class Circuit:
     missed: int
     """How many of these would be kept: the screen should not have left them out."""
     made_with: dict[str, str]
+
+    @classmethod
+    def later(cls, make: Callable[[], Circuit]) -> Circuit:
+        """The circuit that `make` gives, made when a field is first asked for: it is some thousand small objects, and
+        of many circuits only some are looked at."""
+        waiting = cls.__new__(cls)
+        waiting.__dict__["_make"] = make
+        return waiting
+
+    def __getattr__(self, name: str) -> Any:
+        make = self.__dict__.get("_make")
+        if make is not None and name in type(self).__dataclass_fields__:
+            self.__dict__.update(make().__dict__)
+            self.__dict__.pop("_make", None)
+        if name not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return self.__dict__[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     def explained(self) -> bool:

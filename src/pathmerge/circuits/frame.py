@@ -59,8 +59,9 @@ class Frame:
     def initial(self) -> np.ndarray:
         """N(0, j): what each row holds before the first layer, rows x features."""
         sets = np.zeros((self.rows, len(self.features)), bool)
-        for j, vertices in enumerate(self.held):
-            sets[j, [self.vertices.index(v) for v in vertices]] = True
+        number = {v: at for at, v in enumerate(self.vertices)}
+        there = [(j, number[v]) for j, vertices in enumerate(self.held) for v in vertices]
+        sets[tuple(zip(*there, strict=True))] = True
         if self.has_positions:
             sets[:, len(self.vertices) :] = np.eye(self.rows, dtype=bool)
         return sets
@@ -140,12 +141,12 @@ class Frame:
 def frame_of(batch: Batch, index: int, tokens: Tensor, rows: Tensor, has_positions: bool) -> Frame:
     """The frame of one example; `tokens` are those of the model, `rows` the positions that are not padding."""
     layout = batch.distribution.layout
-    row_tokens = tokens[rows].numpy()
+    row_tokens = tokens[rows]
     if row_tokens.ndim == 2:
-        held = tuple(tuple(dict.fromkeys(int(v) for v in pair)) for pair in row_tokens[:, :2])
+        held = tuple(tuple(dict.fromkeys(pair)) for pair in row_tokens[:, :2].tolist())
     else:
-        held = tuple((int(v),) if 1 <= v <= layout.max_vertices else () for v in row_tokens)
-    edges = tuple((int(u), int(v)) for u, v in batch.edges[index] if u)
+        held = tuple((v,) if 1 <= v <= layout.max_vertices else () for v in row_tokens.tolist())
+    edges = tuple((u, v) for u, v in batch.edges[index].tolist() if u)
     start, goal = int(batch.start[index]), int(batch.goal[index])
     return Frame(
         vertices=tuple(sorted({v for edge in edges for v in edge} | {start, goal})),
@@ -153,8 +154,8 @@ def frame_of(batch: Batch, index: int, tokens: Tensor, rows: Tensor, has_positio
         edges=edges,
         start=start,
         goal=goal,
-        answers=frozenset(int(v) for v in np.flatnonzero(batch.answers[index])),
-        positions=tuple(int(p) for p in rows),
+        answers=frozenset(np.flatnonzero(batch.answers[index]).tolist()),
+        positions=tuple(rows.tolist()),
         held=held,
         width=len(tokens),
         has_positions=has_positions,

@@ -36,15 +36,15 @@ def radii(frame: Frame, sets: np.ndarray) -> np.ndarray:
 
 def full(frame: Frame, radius: np.ndarray) -> np.ndarray:
     """Which rows' sets have the largest radius there can be before their layer (0, 1, 2, 4, …, or what there is), or a
-    larger one, 2 x layers x rows. A merge is maximal if both its rows' have. Larger: several merges in one layer can
-    more than double it."""
-    layer = np.arange(radius.shape[1])
+    larger one, 2 x readings x layers x rows. A merge is maximal if both its rows' have. Larger: several merges in one
+    layer can more than double it."""
+    layer = np.arange(radius.shape[2])
     most = np.where(layer > 0, 1 << np.clip(layer - 1, 0, 30), 0)
     there = np.stack([steps.max(1) for steps in frame.reach])
-    return radius >= np.minimum(most[None, :, None], there[:, None])
+    return radius >= np.minimum(most[:, None], there[:, None, None])
 
 
 def full_of_vertex(frame: Frame, radius: np.ndarray) -> np.ndarray:
-    """Which rows' sets have a radius that no other row of the same vertex exceeds (2 x layers x rows)."""
+    """Which rows' sets have a radius that no other row of the same vertex exceeds (2 x readings x layers x rows)."""
     same = frame.vertex_of_row[:, None] == frame.vertex_of_row
     return radius == np.where(same, radius[..., None, :], -1).max(-1)

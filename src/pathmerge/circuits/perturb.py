@@ -18,12 +18,13 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from pathmerge.circuits.passes import ROUNDING, Outcome, forward, single_rows, watch
+from pathmerge.circuits.forward import forward
+from pathmerge.circuits.passes import ROUNDING, Outcome, single_rows, watch
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import attention as kernels
 
 ZERO, MAXIMUM = 0, 1
-CHUNK = 2**19
+CHUNK = 2**20
 """Numbers in the largest array of a part of the work."""
 NOTHING = np.empty((0, 3), np.int64)
 """No last-layer operations to watch."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -99,4 +100,4 @@ def downwards(rows: int, linked: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def holders(frame: Frame, rows: np.ndarray) -> frozenset[int]:
     """The vertices held by at least one of these rows in the input."""
-    return frozenset(v for v, held in zip(frame.vertices, frame.holding, strict=True) if (held & rows).any())
+    return frozenset(compress(frame.vertices, frame.holding.dot(rows).tolist()))

@@ -20,7 +20,7 @@ feed-forward, V vocabulary.
 from __future__ import annotations
 
 import copy
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from pathmerge.kernels import rows as kernels
 from pathmerge.models.fast import ALIGNED, widened
 from pathmerge.models.rotary import rotate, rotation
+from pathmerge.models.sequence_transformer import SequenceTransformer
 from pathmerge.models.sites import Sites
 from pathmerge.models.transformer import EPSILON, Block, Transformer
 from pathmerge.parallel import Workers
@@ -98,6 +99,23 @@ def as_explainable(model: Any) -> Explainable:
     return model
 
 
+class Folded(NamedTuple):
+    """A layer of a model of one head, as matrices that normalised rows and a 1 are multiplied with from the left."""
+
+    mix: np.ndarray
+    """From keys to queries, K x K."""
+    move: np.ndarray
+    """From weighted sums of keys to what is added to the residual stream, K x D."""
+    first: np.ndarray
+    """Of the feed-forward, K x F."""
+    second: np.ndarray
+    """From the activation to what is added to the residual stream, F x D."""
+    bias: np.ndarray
+    """Of the attention's output."""
+    after: np.ndarray
+    """Of the feed-forward's output."""
+
+
 class TransformerSubject:
     """Our transformers as `Explainable`."""
 
@@ -119,6 +137,8 @@ class TransformerSubject:
         self.has_positions = "hook_pos_embed" in model.input_sites
         with torch.no_grad(), Workers(1):
             self._blocks = [self._fold(block) for block in model.blocks if isinstance(block, Block)]
+        names = ("A", "M", "W1", "W2", "bias", "b2")
+        self._folded = [Folded(*(block[name].numpy() for name in names)) for block in self._blocks if model.folds]
         if model.rotary:
             tokens: int = model.config.tokens  # pyright: ignore[reportAttributeAccessIssue]
             self._rotation = rotation(tokens, self.head_width, model.ln_final.weight)
@@ -183,15 +203,18 @@ class TransformerSubject:
         """Values or weighted sums of them (M x 1 x W) as they are added to the residual stream, doubled."""
         return _product(values[:, 0], self._blocks[layer % len(self._blocks)]["M double"])
 
-    def double_biases(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of the activation's input, and of the feed-forward's output."""
-        weights = self._blocks[layer % len(self._blocks)]
-        return weights["W1"][self.width].numpy(), weights["b2"].numpy()
+    @property
+    def embeds_rows(self) -> bool:
+        """Whether a row's embedding depends on its own token and position only, one token to a row."""
+        return isinstance(self.model, SequenceTransformer) and type(self.model).embed is SequenceTransformer.embed
 
-    def close(self, layer: int, x: Tensor, active: Tensor) -> Tensor:
-        """The residual rows after the layer, from those with the attention's output and all biases (written over), and
-        the activation."""
-        return _product(active, self._blocks[layer % len(self._blocks)]["W2"], onto=x)
+    def reads(self, layer: int, keys: Tensor) -> Tensor:
+        """q·k is also a product of q's own key with this, of k (M x 1 x K): M x K."""
+        return _product(keys[:, 0], self._blocks[layer % len(self._blocks)]["A back"])
+
+    def folded(self, layer: int) -> Folded:
+        """The matrices of a layer, for kernels; of models that can be doubled."""
+        return self._folded[layer % len(self._blocks)]
 
     def gate(self, layer: int, x: Tensor, mixed: Tensor) -> Tensor:
         _, before_MF, h_MD = self._halfway(layer, x, mixed)
@@ -234,6 +257,7 @@ class TransformerSubject:
         }
         if self.model.folds:
             weights |= {"A": widened(q.t() @ k, 2), "M": widened(v.t() @ out, 2)}
+            weights["A back"] = weights["A"].t()
             read = weights["W1"][: self.width]
             read = widened((read - read.mean(0)).t()).t()  # of a row that is not centred yet
             weights["double"] = torch.cat([torch.eye(len(read), dtype=read.dtype), read], 1)

@@ -149,6 +149,21 @@ class Trace:
             self._doubled[at] = (rows.numpy(), sums.numpy(), model.double_values(at, layer.v).numpy())
         return self._doubled[at]
 
+    @cached_property
+    def _read(self) -> dict[int, tuple[np.ndarray, ...]]:
+        return {}
+
+    def read(self, at: int) -> tuple[np.ndarray, ...]:
+        """Of the base rows of a layer of a model of one head: keys, queries, and what a key gives the product q·k with
+        in place of a query; R x K each."""
+        model = self.model
+        assert isinstance(model, TransformerSubject)
+        if at not in self._read:
+            layer = self.layers[at]
+            parts = (layer.k[:, 0], layer.q[:, 0], model.reads(at, layer.k))
+            self._read[at] = tuple(part.contiguous().numpy() for part in parts)
+        return self._read[at]
+
     def one(self, g: int) -> Trace:
         """Input g alone."""
         if len(self) == 1:

@@ -105,3 +105,16 @@ trailing_zeros = _bit_operation(lambda builder, x: builder.cttz(x, ir.Constant(i
 """The index of the lowest set bit; the word must not be 0."""
 count_ones = _bit_operation(lambda builder, x: builder.ctpop(x))
 """How many bits are set."""
+
+
+def _larger(_typing: Any, _one: Any, _other: Any) -> Any:
+    def build(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        numbers = ("nnan", "nsz")
+        return builder.select(builder.fcmp_ordered(">", *args, flags=numbers), *args, flags=numbers)
+
+    return types.float32(types.float32, types.float32), build
+
+
+larger: Any = intrinsic(_larger)
+"""The larger of two float32 that are numbers. Python's max asks which with a branch, and loops around it are not made
+vector code."""

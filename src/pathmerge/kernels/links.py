@@ -53,6 +53,25 @@ def linkable(
 
 
 @float_kernel
+def depend(
+    operations, by, after, products, target, source, threshold, in_target, in_source, target_change, source_change
+):  # fmt: skip
+    """Which features some operations (S x 3: head, target, source) depend on, and how much each changes the product,
+    S x F each: it must fall by more than `threshold` where the operation is important under zero (by, S x 2), or else
+    rise. The rest as in `linkable`."""
+    for s in range(operations.shape[0]):
+        h, j, i = operations[s, 0], operations[s, 1] - after, operations[s, 2]
+        was = products[h, j, i]
+        for f in range(in_target.shape[1]):
+            one, other = target[h, j, f, i] - was, source[h, i, f, j] - was
+            target_change[s, f], source_change[s, f] = one, other
+            if by[s, 0]:
+                in_target[s, f], in_source[s, f] = one < -threshold, other < -threshold
+            else:
+                in_target[s, f], in_source[s, f] = one > threshold, other > threshold
+
+
+@float_kernel
 def carry(
     operations, in_target, in_source, sets, vertices, edges, query, lenient, whole, kinds, linked, following
 ):  # fmt: skip

@@ -1,39 +1,24 @@
 """Changed rows through a layer, for models of one head whose keys and values are the normalised rows themselves and a 1
-(`TransformerSubject`): what `attention` does for any model, and more of the layer in one go.
+(`TransformerSubject`): what `attention` does for any model, and the rest of the layer in one go, pass by pass.
 
 Passes, base rows and what is counted how: see `attention`. Shapes: M changed rows, B passes, R base rows, n rows of the
-longest input, D width of a row (of which the first `real` count), K width of a key.
+longest input, D width of a row (of which the first `real` count), K width of a key, F of the feed-forward. What comes
+out has room for a few rows more (`products`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from pathmerge.kernels.attention import LITTLE, TINY
-from pathmerge.kernels.compile import float_inline, float_kernel
-from pathmerge.kernels.rows import moments
+from pathmerge.kernels.attention import LITTLE, TINY, differs
+from pathmerge.kernels.compile import float_inline, float_kernel, larger
+from pathmerge.kernels.products import multiply, multiply_onto
+from pathmerge.kernels.rows import normalise_one, wide_moments, write_normal
+from pathmerge.kernels.softmax import weigh
 
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 _NONE = np.float32(-np.inf)
-
-
-@float_inline
-def _weigh(scores, n):
-    """Turn n scores into their softmax in place; zeros if there is none but -inf."""
-    top = _NONE
-    for i in range(n):
-        top = max(top, scores[i])
-    total = _ZERO
-    for i in range(n):
-        weight = _ZERO
-        if scores[i] != _NONE:
-            weight = np.exp(scores[i] - top)
-        scores[i] = weight
-        total += weight
-    if total > _ZERO:
-        for i in range(n):
-            scores[i] /= total
 
 
 @float_inline
@@ -46,59 +31,89 @@ def _add_mixed(weights, n, row, new, values, begin, out):
                 out[w] += weights[i] * value[w]
 
 
+@float_inline
+def dot(one, other):
+    total = _ZERO
+    for w in range(one.shape[0]):
+        total += one[w] * other[w]
+    return total
+
+
+@float_inline
+def _only_moved(first, last, x, rows, base, zero, least, share):
+    """Rows first..last-1 of x without those that differ by less than `least` from their base row, where they are all
+    but a small share; returns where they end."""
+    most, count = share * (last - first), 0
+    for m in range(first, last):
+        count += differs(x[m], base[zero + rows[m]], least)
+        if count > most:
+            return last
+    found = first
+    for m in range(first, last):
+        if differs(x[m], base[zero + rows[m]], least):
+            for w in range(x.shape[1]):
+                x[found, w] = x[m, w]
+            rows[found] = rows[m]
+            found += 1
+    return found
+
+
 @float_kernel
-def attend_one(
-    rows, begin, count, q, k, new_row, new_value, stale, base, allowed, scale, biases, real, epsilon, tolerance,
-    scratch, double, out_first, out_rows, out_x, out_active,
+def through_one(
+    rows, begin, count, q, k, new_row, new_value, base, allowed, scale, biases, second, real, epsilon, tolerance,
+    following, least, share, scratch, out_first, out_rows, out_x,
 ):  # fmt: skip
-    """The rows that change in passes with one changed row each, as far as the layer's activation; returns how many.
+    """The rows that change in passes with one changed row each; returns how many.
 
     Rows are doubled (`TransformerSubject.doubles`): beside each stands what the feed-forward reads of it, but for the
-    norm's scale. The sum of doubled rows is the double of their sum, so no row needs a product of its own.
-    q, k, new_row, new_value: of the changed row of each pass; base: (scores, pattern, tops, sums, keys, doubled rows,
-    doubled sums of values, doubled values) of the base rows; biases: of the activation's input, and of the output,
-    which out_x has already. double: scratch, as wide as a doubled row.
+    norm's scale. The sum of doubled rows is the double of their sum, so no row needs a product of its own but the
+    feed-forward's second, with the matrix `second`.
+    q, k, new_row, new_value: of the changed row of each pass; base: (scores, pattern, tops, sums, queries, keys,
+    doubled rows, doubled sums of values, doubled values) of the base rows; biases: of the activation's input, and of
+    the output. Where `least` is above 0, rows that differ by less from the base rows after the layer (`following`) are
+    left out of passes in which only a `share` differs. scratch: n (widened for `softmax`), 2D, (n + 3) x F.
     """
-    scores, pattern, tops, sums, keys, residual, mixed, values = base
+    scores, pattern, tops, sums, queries, keys, residual, mixed, values = base
     bias, after = biases
+    weights, double, active = scratch
     wide, size = out_x.shape[1], double.shape[0]
     found = 0
     out_first[0] = 0
     for b in range(rows.shape[0]):
-        zero, n, row = begin[b], count[b], rows[b]
+        zero, n, row, low = begin[b], count[b], rows[b], found
         for t in range(n):
             at = zero + t
             if t == row:
                 for i in range(n):
                     score = _NONE
                     if allowed[0, at, i]:
-                        key = k[b] if i == row else keys[zero + i, 0]
-                        score = _ZERO
-                        for w in range(q.shape[1]):
-                            score += q[b, w] * key[w]
-                        score *= scale
-                    scratch[i] = score
+                        score = scale * dot(q[b], k[b] if i == row else keys[zero + i, 0])
+                    weights[i] = score
                 for w in range(size):
                     double[w] = new_row[b, w]
-                _weigh(scratch, n)
-                _add_mixed(scratch, n, row, new_value[b], values, zero, double)
+                weigh(weights, n)
+                _add_mixed(weights, n, row, new_value[b], values, zero, double)
             else:
                 if not allowed[0, at, row]:
                     continue
-                top = max(tops[0, at], stale[0, b, t])
-                before = sums[0, at] * np.exp(tops[0, at] - top)
-                old, new = pattern[0, at, row], np.exp(stale[0, b, t] - top)
+                stale = scale * dot(queries[at, 0], k[b])
+                old, apart = pattern[0, at, row], np.exp(-abs(tops[0, at] - stale))
+                before, new = sums[0, at], _ONE  # both by e to the larger of the two scores
+                if stale > tops[0, at]:
+                    before *= apart
+                else:
+                    new = apart
                 total = before * (_ONE - old) + new
                 if old + new / total < tolerance:
                     continue
                 if _ONE - old < LITTLE:
                     for i in range(n):
-                        scratch[i] = scores[0, at, i]
-                    scratch[row] = stale[0, b, t]
+                        weights[i] = scores[0, at, i]
+                    weights[row] = stale
                     for w in range(size):
                         double[w] = residual[at, w]
-                    _weigh(scratch, n)
-                    _add_mixed(scratch, n, row, new_value[b], values, zero, double)
+                    weigh(weights, n)
+                    _add_mixed(weights, n, row, new_value[b], values, zero, double)
                 else:
                     kept, more = before / total, new / total
                     less = old * kept
@@ -109,114 +124,72 @@ def attend_one(
                             + more * new_value[b, w]
                             - less * values[zero + row, w]
                         )
-            _, factor = moments(double, real, epsilon)
+            _, factor = wide_moments(double[:wide], real, epsilon)
             for w in range(wide):
                 out_x[found, w] = double[w] + after[w]
             for w in range(size - wide):
-                out_active[found, w] = max(_ZERO, double[wide + w] * factor + bias[w])
+                active[found - low, w] = larger(_ZERO, double[wide + w] * factor + bias[w])
             out_rows[found] = t
             found += 1
+        multiply_onto(active, found - low, size - wide, second, out_x, low)
+        if least > _ZERO:
+            found = _only_moved(low, found, out_x, out_rows, following, zero, least, share)
         out_first[b + 1] = found
     return found
 
 
+@float_inline
+def read(x, begin, n, h, weights, real, epsilon, active):
+    """What the activation reads (active) of n residual rows from `begin` on, to which the attention's output has been
+    added; they get both biases."""
+    _, _, first_layer, _, bias, after = weights
+    for t in range(n):
+        row = x[begin + t]
+        for w in range(row.shape[0]):
+            row[w] += bias[w]
+        mean, factor = wide_moments(row, real, epsilon)
+        write_normal(row, mean, factor, real, h[t])
+        for w in range(row.shape[0]):
+            row[w] += after[w]
+    multiply(h, n, h.shape[1], first_layer, active, 0)
+
+
 @float_kernel
-def finish_one(
-    first, rows, begin, count, owner, x, asked, q, base, allowed, scale, watched, watched_first, was, real, epsilon,
-    tolerance, place, scores, norms, out_mixed, out_change, out_changed,
+def through_whole(
+    first, rows, begin, count, x, base, allowed, scale, weights, real, epsilon, scratch, out_first, out_rows, out_x
 ):  # fmt: skip
-    """The last layer's attention in each input's last row: its weighted sums of values, B x K, where it changes
-    (out_changed), and the largest change of its products with the keys of watched rows.
+    """All rows of passes of which many have changed.
 
-    x: the changed rows; q: the queries of last rows among them, row m's being q[asked[m]]. base: (scores, pattern,
-    tops, sums, keys, sums of values, queries) of the base rows. watched: (head, source) pairs, those of input g from
-    watched_first[g] on; owner: the input of each pass; was: their products in the base. scores, norms: scratch, n
-    and n x 2.
+    x: the changed rows; base: all rows before the layer; weights: those of `Folded`. scratch: two of (n + 3) x K, K x n
+    (columns up to a multiple of eight), (n + 3) x n (widened for `softmax`), (n + 3) x F.
     """
-    base_scores, pattern, tops, sums, keys, mixed, queries = base
-    for b in range(first.shape[0] - 1):
-        low, high, zero, n = first[b], first[b + 1], begin[b], count[b]
-        last, out = zero + n - 1, out_mixed[b]
-        for i in range(n):
-            place[i] = -1
-        for m in range(low, high):
-            place[rows[m]] = m
-        mine = place[n - 1]
-        query = q[asked[mine]] if mine >= 0 else queries[last, 0]
-        if mine >= 0:
+    mix, move, _, second, _, _ = weights
+    h, q, turned, scores, active = scratch
+    out_first[0] = 0
+    for b in range(begin.shape[0]):
+        zero, n, found = begin[b], count[b], out_first[b]
+        for t in range(n):
+            out_rows[found + t] = t
+            for w in range(x.shape[1]):
+                out_x[found + t, w] = base[zero + t, w]
+        for m in range(first[b], first[b + 1]):
+            for w in range(x.shape[1]):
+                out_x[found + rows[m], w] = x[m, w]
+        normalise_one(out_x[found : found + n], real, epsilon, h)
+        for t in range(n):
+            for w in range(h.shape[1]):
+                turned[w, t] = h[t, w]
+        multiply(h, n, h.shape[1], mix, q, 0)
+        multiply(q, n, h.shape[1], turned, scores, 0)
+        for t in range(n):
             for i in range(n):
-                if place[i] < 0:
-                    product = _ZERO
-                    for w in range(real + 1):
-                        product += query[w] * keys[zero + i, 0, w]
-                    scores[i] = product
-        along = _ZERO
-        for w in range(real):
-            along += query[w]
-        for m in range(low, high):
-            mean, factor = moments(x[m], real, epsilon)
-            product = _ZERO
-            for w in range(real):
-                product += query[w] * x[m, w]
-            scores[rows[m]] = factor * (product - mean * along) + query[real]
-            norms[rows[m], 0], norms[rows[m], 1] = mean, factor
-        most = _ZERO
-        for s in range(watched_first[owner[b]], watched_first[owner[b] + 1]):
-            source = watched[s, 1]
-            if mine >= 0 or place[source] >= 0:
-                most = max(most, abs(scores[source] - was[s]))
-        out_change[b] = most
-
-        # Now `scores` become what each row's key or value is multiplied with.
-        kept = _ZERO
-        if mine < 0:
-            top, old, new = tops[0, last], _ZERO, _ZERO
-            for m in range(low, high):
-                if allowed[0, last, rows[m]]:
-                    top = max(top, scores[rows[m]] * scale)
-                    old += pattern[0, last, rows[m]]
-            before = sums[0, last] * np.exp(tops[0, last] - top)
-            for m in range(low, high):
-                if allowed[0, last, rows[m]]:
-                    new += np.exp(scores[rows[m]] * scale - top)
-            rest = max(_ZERO, _ONE - old)  # a sum of several: it can pass 1 by rounding
-            total = before * rest + new
-            out_changed[b] = not (top == _NONE or old + new / total < tolerance)
-            if not out_changed[b]:
-                continue
-            if rest >= LITTLE:
-                kept = before / total  # 0 where the old top cannot be seen beside a new one: then all is summed anew
-            if kept > _ZERO:
-                for m in range(low, high):
-                    i = rows[m]
-                    scores[i] = np.exp(scores[i] * scale - top) / total if allowed[0, last, i] else _ZERO
-        out_changed[b] = True
-        if kept == _ZERO:
-            for i in range(n):
-                if not allowed[0, last, i]:
-                    scores[i] = _NONE
-                elif mine >= 0 or place[i] >= 0:
-                    scores[i] *= scale
-                else:
-                    scores[i] = base_scores[0, last, i]
-            _weigh(scores, n)
-        for w in range(out.shape[0]):
-            out[w] = kept * mixed[last, 0, w]
-        shift = _ZERO
-        for i in range(n):
-            m = place[i]
-            if m >= 0:
-                factor = scores[i] * norms[i, 1]
-                shift += factor * norms[i, 0]
-                for w in range(real):
-                    out[w] += factor * x[m, w]
-                out[real] += scores[i]
-                if kept > _ZERO:
-                    less = kept * pattern[0, last, i]
-                    for w in range(out.shape[0]):
-                        out[w] -= less * keys[zero + i, 0, w]
-            elif kept == _ZERO and scores[i] > TINY:
-                for w in range(out.shape[0]):
-                    out[w] += scores[i] * keys[zero + i, 0, w]
-        for w in range(real):
-            out[w] -= shift
+                scores[t, i] = scores[t, i] * scale if allowed[0, zero + t, i] else _NONE
+            weigh(scores[t], n)
+        multiply(scores, n, n, h, q, 0)
+        multiply_onto(q, n, h.shape[1], move, out_x, found)
+        read(out_x, found, n, h, weights, real, epsilon, active)
+        for t in range(n):
+            for w in range(active.shape[1]):
+                active[t, w] = larger(_ZERO, active[t, w])
+        multiply_onto(active, n, active.shape[1], second, out_x, found)
+        out_first[b + 1] = found + n

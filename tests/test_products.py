@@ -1,0 +1,85 @@
+"""Small products and exponentials inside kernels, held against numpy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pathmerge.kernels.compile import float_kernel
+from pathmerge.kernels.products import LANES, ROWS, multiply, multiply_onto
+from pathmerge.kernels.softmax import WIDE, exponential, weigh
+
+
+@float_kernel
+def _multiply(a, rows, depth, b, out, begin, onto) -> None:
+    if onto:
+        multiply_onto(a, rows, depth, b, out, begin)
+    else:
+        multiply(a, rows, depth, b, out, begin)
+
+
+@float_kernel
+def _exponentials(x, out) -> None:
+    for i in range(x.shape[0]):
+        out[i] = exponential(x[i])
+
+
+@float_kernel
+def _weigh(scores, n) -> None:
+    weigh(scores, n)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 7, 28])
+@pytest.mark.parametrize(("depth", "columns"), [(1, 8), (5, 16), (27, 24), (64, 64), (72, 40)])
+def test_products_are_numpys(rows: int, depth: int, columns: int) -> None:
+    draw = np.random.default_rng(rows + depth)
+    begin, size = 2, rows + -rows % ROWS
+    a = draw.standard_normal((size, depth + 3), np.float32)
+    b = draw.standard_normal((depth + 1, columns), np.float32)
+    before = draw.standard_normal((begin + size + 1, columns), np.float32)
+    wanted = a[:rows, :depth].astype(float) @ b[:depth].astype(float)
+    for onto in (False, True):
+        out = before.copy()
+        _multiply(a, rows, depth, b, out, begin, onto)
+        found = out[begin : begin + rows] - (before[begin : begin + rows] if onto else 0)
+        # float32: sums of up to 72 terms of about 1.
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+        np.testing.assert_array_equal(out[:begin], before[:begin])
+        np.testing.assert_array_equal(out[begin + size :], before[begin + size :])
+
+
+def test_products_go_into_rows_that_lie_apart() -> None:
+    """As a response of one feature among all of them."""
+    draw = np.random.default_rng(1)
+    a, b = draw.standard_normal((ROWS, 9), np.float32), draw.standard_normal((9, LANES), np.float32)
+    out = np.zeros((ROWS, 3, LANES), np.float32)
+    _multiply(a, ROWS, 9, b, out[:, 1], 0, False)
+    np.testing.assert_allclose(out[:, 1], a @ b, atol=1e-5)
+    assert not out[:, [0, 2]].any()
+
+
+def test_exponentials_are_right_to_a_few_units_in_the_last_place() -> None:
+    x = np.concatenate([np.linspace(-87, 1, 100_001), [0.0]]).astype(np.float32)
+    found = np.empty_like(x)
+    _exponentials(x, found)
+    # x times 1/log 2 is rounded: a relative error of |x|·2^-24 beside the series' own.
+    assert (np.abs(found / np.exp(x.astype(float)) - 1) < (2 + np.abs(x)) * 2.0**-23).all()
+    assert found[-1] == 1
+    low = np.array([-88, -1000, -np.inf], np.float32)
+    _exponentials(low, low)
+    assert not low.any()
+
+
+@pytest.mark.parametrize("n", [1, 5, 27, 32, 33, 64])
+def test_weights_are_a_softmax(n: int) -> None:
+    draw = np.random.default_rng(n)
+    scores = np.full(n + -n % WIDE, 7.0, np.float32)
+    scores[:n] = 9 * draw.standard_normal(n, np.float32)
+    scores[: n // 2] = -np.inf
+    wanted = np.exp(scores[:n].astype(float) - scores[:n].max())
+    _weigh(scores, n)
+    np.testing.assert_allclose(scores[:n], wanted / wanted.sum(), rtol=2e-5, atol=1e-12)
+    assert not scores[n:].any()
+    scores[:] = -np.inf
+    _weigh(scores, n)
+    assert not scores[:n].any()
