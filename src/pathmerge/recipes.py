@@ -97,8 +97,9 @@ def matched(input_size: int, seed: int = 0) -> RunConfig:
     ends of an edge.
 
     N=32 (`pathmerge train --recipe matched --input-size 32 --seed S`): 0.995 at each lookahead after 220,032, 140,032
-    and 120,000 examples (seeds 1, 2, 3; median 140,032 and 2.3e12 FLOP; none failed). N=64, seed 1: 0.995 on all
-    lookaheads together after 443,328 examples and 5.4e13 FLOP, not at each (docs/recipes.md).
+    and 120,000 examples (seeds 1, 2, 3; median 140,032 and 2.3e12 FLOP; none failed). N=64: after 405,056 and
+    450,048 examples (seeds 1, 3); seed 2 has 0.9925 at its worst lookahead after 500,288, when the rate is gone (median
+    450,048 and 5.8e13 FLOP; docs/recipes.md).
     """
     base = growing(input_size, seed)
     assert isinstance(base.model, OneHot)

@@ -245,13 +245,18 @@ def circuit_from_dict(values: Any) -> Circuit:
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Feature | Operation):
-        return {name: _plain(item) for name, item in value._asdict().items()}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+    """Plain JSON of a field. A circuit has ten thousand and more, so what is commonest comes first, and a tuple that
+    begins with a plain value holds nothing else."""
+    kind = type(value)
+    if kind in _SIMPLE:
+        return value
+    if kind is tuple:
+        return list(value) if not value or type(value[0]) in _SIMPLE else [_plain(item) for item in value]
+    if kind is Feature:
+        return dict(zip(Feature._fields, value, strict=True))
+    if kind is Operation:
+        return {name: _plain(item) for name, item in zip(Operation._fields, value, strict=True)}
+    return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:
@@ -296,3 +301,4 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 _HINTS: dict[Any, dict[str, Any]] = {}
+_SIMPLE = frozenset({bool, int, float, str, type(None), dict})
