@@ -1,6 +1,6 @@
 """Is a screened circuit the exact one, operation for operation? On balanced inputs of every lookahead.
 
-.venv/bin/python benchmarks/screened.py RUN [--count 50]
+.venv/bin/python benchmarks/screened.py RUN_OR_NAME [--count 50]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 import pathmerge as pm
 from pathmerge.circuits.explain import explain_all
 from pathmerge.circuits.files import Circuit
+from pathmerge.zoo.shelf import names
 
 
 def kept(circuit: Circuit, reading: str) -> set[tuple[object, ...]]:
@@ -20,11 +21,12 @@ def kept(circuit: Circuit, reading: str) -> set[tuple[object, ...]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run")
+    parser.add_argument("model", help="a run, or a shipped model")
     parser.add_argument("--count", type=int, default=50)
     options = parser.parse_args()
-    run = pm.load_run(options.run)
-    problem = pm.Balanced(input_size=run.config.model.input_size)
+    given: str = options.model
+    model = pm.load(given) if given in names() else pm.load_run(given).model
+    problem = pm.Balanced(input_size=model.config.input_size)
     inputs = compared = different = verdicts = 0
     seconds = {"exact": 0.0, "screened": 0.0}
     for cell in problem.fixed():
@@ -32,7 +34,7 @@ def main() -> None:
         found: dict[str, list[Circuit]] = {}
         for mode in ("exact", "screened"):
             began = time.perf_counter()
-            found[mode] = [c for c in explain_all(run.model, batch, mode=mode, trust=False) if c is not None]
+            found[mode] = [c for c in explain_all(model, batch, mode=mode, trust=False) if c is not None]
             seconds[mode] += time.perf_counter() - began
         for exact, screened in zip(found["exact"], found["screened"], strict=True):
             inputs += 1
