@@ -354,6 +354,11 @@ def test_the_order_of_edges_does_not_matter(name: str):
             {"name": "onehot", "joining": 1.0, "initialisation": "matching", "heads": 2},
             "heads=2: .*at least 25 wide.*each vertex token and position, d=46 gives 23",
         ),
+        (
+            {"name": "onehot", "following": 1.0, "initialisation": "matching"},
+            r"following=1\.0: needs joining, heads=1 and embedding='onehot'",
+        ),
+        ({"name": "onehot", "following": -1}, r"following=-1: must be a number in 0\.\.1000"),
         ({"name": "onehott"}, r"model.name='onehott': must be one of onehot, rotary, edges \(did you mean onehot\?\)"),
         ({}, "model.name=None: must be one of onehot, rotary, edges"),
         ({"name": "onehot", "hiden": 3}, r"onehot field='hiden': .*\(did you mean hidden\?\)"),

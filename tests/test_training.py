@@ -186,6 +186,14 @@ def test_the_default_recipe_fits_every_problem(problem: str, capsys: pytest.Capt
     assert joining in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("problem", ["balanced", "naive", "star", "dfs", "selection-inference", "language"])
+def test_a_prior_that_follows_edges_is_left_out_where_there_is_no_search(problem: str):
+    model = of_kinds(pm.recipe("matched", 64), problem, "onehot").model
+    assert isinstance(model, pm.OneHot)
+    searches = problem in ("balanced", "naive", "star")
+    assert (model.following, model.joining, model.matching) == ((1.2, 1.0, 0.0) if searches else (None, 0.0, 1.0))
+
+
 def test_toml_and_options_meet_in_one_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "my.toml"
     path.write_text("input_size = 26\n[model]\nlayers = 3\n[training]\nbatch_size = 64\nlearning_rate = 1e-2\n")

@@ -113,6 +113,8 @@ def matched(input_size: int, seed: int = 0) -> RunConfig:
         # The more vertices, the more a step's noise hides of what is known already (docs/log.md).
         curriculum = replace(curriculum, threshold=0.9, slow_from=13)
     model = replace(model, initialisation="matching", joining=1.0)
+    if vertices >= 19:
+        model = replace(model, matching=0.0, following=1.2 if vertices == 19 else 1.4)
     return replace(base, model=model, training=training, curriculum=curriculum, recipe="matched")
 
 
@@ -176,12 +178,14 @@ def _differ(one: Any, other: Any, fields: Sequence[str]) -> bool:
 
 def on_problem(config: RunConfig, problem: Distribution, model: ModelConfig | None = None) -> RunConfig:
     """The same config for another problem, and perhaps another model, of the same size; what does not fit (a join of
-    the edges of search problems, a share of tangled problems, a loss over any answer where answers are sentences, a
-    curriculum over sizes that another task does not have) is left out."""
+    the edges of search problems and following them, a share of tangled problems, a loss over any answer where answers
+    are sentences, a curriculum over sizes that another task does not have) is left out."""
     model = config.model if model is None else model
     changes: dict[str, Any] = {"text": problem.name == "language"} if hasattr(model, "text") else {}
-    if hasattr(model, "joining") and not isinstance(problem, SearchDistribution):
-        changes["joining"] = 0.0
+    if isinstance(model, OneHot) and not isinstance(problem, SearchDistribution):
+        changes |= {"joining": 0.0, "following": None}
+        if model.following is not None:
+            changes["matching"] = OneHot.matching  # following took its place
     curriculum, training = config.curriculum, config.training
     if type(problem) is not Balanced:
         curriculum = replace(curriculum, tangled=None)

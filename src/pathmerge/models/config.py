@@ -21,6 +21,9 @@ Initialisation = Literal["default", "matching"]
 Positions = Literal["onehot", "learned", "rotary", "none"]
 Embedding = Literal["onehot", "learned"]
 
+LATER = ("following",)
+"""Fields that came later: left out when not set, so that runs without them have the names they had before."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -74,7 +77,8 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The config as plain values; `model_from_dict` is the inverse."""
-        return {"name": self.name, **{key: plain(value) for key, value in asdict(self).items()}}
+        values = {key: plain(value) for key, value in asdict(self).items() if key not in LATER or value is not None}
+        return {"name": self.name, **values}
 
     def build(self, seed: int = 0) -> Transformer:
         """The model with its initial weights, which depend on nothing but this config and the seed."""
@@ -100,6 +104,9 @@ class OneHot(ModelConfig):
     joining: float = 0.0
     """With `matching` and one-hot positions: what is added in the first layer between the positions of the two ends of
     an edge of a search problem, so that they read each other (a prior on top of matching tokens)."""
+    following: float | None = None
+    """With `joining`: what is added from the second layer on so that a row looks for the vertices it has read: those at
+    the other end of its edge, at the ends of the edges found there, and so on (a prior; `matching` then may be 0)."""
 
     def __post_init__(self) -> None:
         check_range("hidden", self.hidden, 0, 2**16)
@@ -108,11 +115,15 @@ class OneHot(ModelConfig):
         check_flag("causal", self.causal)
         check_flag("text", self.text)
         check_number("joining", self.joining, 0, 1000)
+        if self.following is not None:
+            check_number("following", self.following, 0, 1000)
         super().__post_init__()
         if self.joining and (self.initialisation != "matching" or self.positions != "onehot" or self.text):
             raise ValueError(
                 f"joining={self.joining}: needs initialisation='matching', positions='onehot' and symbolic tokens"
             )
+        if self.following and (not self.joining or self.heads > 1 or self.embedding != "onehot"):
+            raise ValueError(f"following={self.following}: needs joining, heads=1 and embedding='onehot'")
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(
                 f"heads={self.heads}: rotary positions need heads of even width, d={self.width} gives "

@@ -9,9 +9,11 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathmerge.layout import Layout
@@ -63,6 +65,23 @@ class SequenceTransformer(Transformer):
             ends, others = self._ends_of_edges(config)
             for first in range(0, config.width, head):
                 match(block.q, block.k, first + config.matched, ends, others, config.joining)
+        if config.following:
+            self._follow(config)
+
+    @torch.no_grad()
+    def _follow(self, config: OneHot) -> None:
+        """Make queries read what attention will have copied: a vertex that row s of an edge takes over from row t
+        stands in s as its image under t's value and output matrices, in later layers as the image of that image."""
+        vertices = torch.arange(1, config.matched + 1)
+        rows = torch.arange(config.matched, 2 * config.matched)
+        copies_DV = torch.eye(config.width)[:, vertices]
+        for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            if layer:
+                block.q.weight[rows] += config.following * copies_DV.t()
+                block.k.weight[rows, vertices] += config.following
+            images_DV = F.normalize(block.o.weight @ (block.v.weight @ copies_DV), dim=0)
+            copies_DV = (copies_DV + images_DV) / math.sqrt(2) if layer else images_DV
 
     @staticmethod
     def _ends_of_edges(config: OneHot) -> tuple[list[int], list[int]]:
