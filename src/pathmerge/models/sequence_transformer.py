@@ -66,10 +66,10 @@ class SequenceTransformer(Transformer):
             for first in range(0, config.width, head):
                 match(block.q, block.k, first + config.matched, ends, others, config.joining)
         if config.following:
-            self._follow(config)
+            self._follow(config, config.following)
 
     @torch.no_grad()
-    def _follow(self, config: OneHot) -> None:
+    def _follow(self, config: OneHot, by: float) -> None:
         """Make queries read what attention will have copied: a vertex that row s of an edge takes over from row t
         stands in s as its image under t's value and output matrices, in later layers as the image of that image."""
         vertices = torch.arange(1, config.matched + 1)
@@ -78,8 +78,8 @@ class SequenceTransformer(Transformer):
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             if layer:
-                block.q.weight[rows] += config.following * copies_DV.t()
-                block.k.weight[rows, vertices] += config.following
+                block.q.weight[rows] += by * copies_DV.t()
+                block.k.weight[rows, vertices] += by
             images_DV = F.normalize(block.o.weight @ (block.v.weight @ copies_DV), dim=0)
             copies_DV = (copies_DV + images_DV) / math.sqrt(2) if layer else images_DV
 
