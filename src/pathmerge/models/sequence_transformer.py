@@ -70,8 +70,9 @@ class SequenceTransformer(Transformer):
 
     @torch.no_grad()
     def _follow(self, config: OneHot, by: float) -> None:
-        """Make queries read what attention will have copied: a vertex that row s of an edge takes over from row t
-        stands in s as its image under t's value and output matrices, in later layers as the image of that image."""
+        """Make queries read what attention will have copied. A vertex that a row takes over from another stands there as
+        its image under the layer's value and output matrices, and what is taken over from there as the image's image:
+        each layer reads as much of the one as of the other."""
         vertices = torch.arange(1, config.matched + 1)
         rows = torch.arange(config.matched, 2 * config.matched)
         copies_DV = torch.eye(config.width)[:, vertices]
