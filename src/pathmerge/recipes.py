@@ -108,13 +108,13 @@ def matched(input_size: int, seed: int = 0) -> RunConfig:
     if vertices >= 19:
         # What is left to learn once such problems are mastered is what to do where ways meet (docs/recipes.md).
         training = replace(training, average=20_000, loss="any", decay=310_000)
-        curriculum = replace(curriculum, tangled=0.5)
+        curriculum = replace(curriculum, tangled=0.5, threshold=0.9)
     if vertices > 19:
         # The more vertices, the more a step's noise hides of what is known already (docs/log.md).
-        curriculum = replace(curriculum, threshold=0.9, slow_from=13)
+        curriculum = replace(curriculum, slow_from=13)
     model = replace(model, initialisation="matching", joining=1.0)
-    if vertices >= 19:
-        model = replace(model, matching=0.0, following=1.2 if vertices == 19 else 1.4)
+    if vertices == 19:
+        model = replace(model, matching=0.0, following=1.2)
     return replace(base, model=model, training=training, curriculum=curriculum, recipe="matched")
 
 
