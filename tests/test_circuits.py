@@ -8,6 +8,7 @@ import math
 import pickle
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pathmerge.circuits import screen
 from pathmerge.circuits.explain import explain, explain_all
 from pathmerge.circuits.features import responses
 from pathmerge.circuits.files import Circuit, Feature, load_circuit
-from pathmerge.circuits.frame import frame_of
+from pathmerge.circuits.frame import frames_of
 from pathmerge.circuits.perturb import Important, all_operations, decide, effects, important_last, measure
 from pathmerge.circuits.subject import TransformerSubject
 from pathmerge.circuits.trace import Trace, record
@@ -246,19 +247,21 @@ def test_features_of_one_head_give_what_whole_products_give(name: str, monkeypat
     subject, batch = TransformerSubject(model), pm.Balanced(input_size=17).sample(4, seed=3)
     trace = record(subject, subject.tokens(batch))
     assert trace.doubles
-    rows = trace.rows.split(trace.counts.tolist())
-    frames = [frame_of(batch, g, trace.tokens[g], rows[g], subject.has_positions) for g in range(len(batch))]
+    frames = frames_of(batch, np.arange(len(batch)), trace, subject.has_positions)
     short = responses(trace, frames)
     monkeypatch.setattr(TransformerSubject, "doubles", False)
-    for frame, found, wanted in zip(frames, short, responses(replace(trace), frames), strict=True):
-        for one, other in zip(found, wanted, strict=True):
-            assert one.begin == other.begin
-            j, i = frame.rows - one.begin, frame.rows
+    for one, other in zip(short, responses(replace(trace), frames), strict=True):
+        np.testing.assert_array_equal(one.after, other.after)
+        np.testing.assert_array_equal(one.shift, other.shift)
+        for g, (low, high) in enumerate(pairwise(trace.first.tolist())):
+            after, f, i = one.after[g], frames.features[g], high - low
+            j, at = i - after, slice(after + one.shift[g], i + one.shift[g])
             # float32: products are up to about a hundred, sums of about twenty terms.
-            np.testing.assert_allclose(one.products[:, :j, :i], other.products, atol=2e-4)
-            np.testing.assert_allclose(one.target[:, :j, :, :i], other.target, atol=2e-4)
-            np.testing.assert_allclose(one.source[:, :i, :, :j], other.source, atol=2e-4)
-            assert np.abs(other.target - other.products[:, :, None]).max() > 0.01
+            np.testing.assert_allclose(one.products[:, at, :i], other.products[:, at, :i], atol=2e-4)
+            target, source = other.target[:, at, :f, :i], other.source[:, low:high, :f, :j]
+            np.testing.assert_allclose(one.target[:, at, :f, :i], target, atol=2e-4)
+            np.testing.assert_allclose(one.source[:, low:high, :f, :j], source, atol=2e-4)
+            assert np.abs(target - other.products[:, at, None, :i]).max() > 0.01
 
 
 def test_a_circuit_made_later_is_the_same_circuit() -> None:
