@@ -130,20 +130,14 @@ def _numbers(mask: np.ndarray) -> tuple[int, ...]:
 
 
 def _contents(names: Sequence[int], sets: np.ndarray) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """What each row's set holds before each layer (L+1 x n x F), by name; most rows' change in few layers."""
-    known: dict[bytes, tuple[int, ...]] = {}
-
-    def named(held: bytes) -> tuple[int, ...]:
-        found = known.get(held)
-        if found is None:
-            found = known[held] = tuple(compress(names, held))
-        return found
-
-    width = len(names)
-    return tuple(
-        tuple(named(layer[at : at + width]) for at in range(0, len(layer), width))
-        for layer in (np.ascontiguousarray(now[:, :width]).tobytes() for now in sets)
-    )
+    """What each row's set holds before each layer (L+1 x n x F), by name. Few rows' change in a layer, so there are few
+    different ones."""
+    layers, rows, width = len(sets), sets.shape[1], len(names)
+    held = np.ascontiguousarray(sets[..., :width]).tobytes()
+    each = [held[at : at + width] for at in range(0, layers * rows * width, width)]
+    known = {one: tuple(compress(names, one)) for one in set(each)}
+    found = tuple(map(known.__getitem__, each))
+    return tuple(found[at : at + rows] for at in range(0, layers * rows, rows))
 
 
 def _features(names: Sequence[tuple[str, int]], listed: Listed, low: int, high: int) -> list[tuple[Feature, ...]]:

@@ -111,7 +111,7 @@ def draft(
         logit=trace.best,
         correct=correct,
         begin=found.begin,
-        operations=np.column_stack([layer, head, target - zero, source, lenient.kind, ways, steps]),
+        operations=np.column_stack([layer, head, target - zero, source, lenient.kind, ways, steps]).astype(np.int32),
         weight=pattern[layer, head, target, source],
         by=important.by,
         drop=important.drop,
@@ -199,7 +199,7 @@ def _features(frames: Frames, found: Found, answers: Sequence[Responses], *, in_
             frames.rules, frames.owner, found.operations, at, which, layer, given.after, given.shift, given.products,
             given.source if in_source else given.target, in_source, value,
         )  # fmt: skip
-    return Listed(_limits(at, len(present)), which, value)
+    return Listed(_limits(at, len(present)), which.astype(np.int32), value)
 
 
 def _limits(at: np.ndarray, count: int) -> np.ndarray:

@@ -125,7 +125,9 @@ def warm_up() -> None:
 
     batch = Star(input_size=14).sample(1)
     for mode in ("exact", "screened"):
-        list(explain_all(OneHot(input_size=14, layers=3).build(), batch, mode=mode, threads=1))
+        for circuit in explain_all(OneHot(input_size=14, layers=3).build(), batch, mode=mode, threads=1):
+            assert circuit is not None
+            assert circuit.operations is not None  # objects, too
 
 
 def check_problem(batch: Batch) -> None:

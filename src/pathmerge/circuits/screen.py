@@ -19,7 +19,17 @@ import numpy as np
 
 from pathmerge.circuits.features import Responses
 from pathmerge.circuits.frame import Frames
-from pathmerge.circuits.perturb import MAXIMUM, ZERO, Important, decide, effects, important_last, limit, passes_of
+from pathmerge.circuits.perturb import (
+    MAXIMUM,
+    ZERO,
+    Important,
+    decide,
+    effects,
+    important_last,
+    limit,
+    measure,
+    passes_of,
+)
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import links
 
@@ -93,16 +103,23 @@ def _measure(
 ) -> tuple[Important, np.ndarray]:
     """Perturb candidates to zero, and to the maximum where that can still decide something (elsewhere it stays nan);
     also all these perturbations."""
-    operations = np.argwhere(chosen.any(-1))
-    to_zero = np.insert(operations, 3, ZERO, axis=1)
-    first = effects(trace, layer, to_zero, watched, SKIP)
-    by_zero = (first.drop[..., ZERO] > alpha) | (first.change[..., ZERO] > threshold)
-    open_still = chosen[..., 1] & ~by_zero
-    to_maximum = np.insert(np.argwhere(open_still), 3, MAXIMUM, axis=1)
-    second = effects(trace, layer, to_maximum, watched, SKIP)
-    for one, other in ((first.drop, second.drop), (first.change, second.change)):
-        one[..., MAXIMUM] = np.where(open_still, other[..., MAXIMUM], np.nan)
-    return decide(first, alpha, threshold), np.concatenate([to_zero, to_maximum])
+    operations = np.argwhere(chosen[..., ZERO] | chosen[..., MAXIMUM])
+    drop, change = np.full((2, len(operations), 2), np.nan, np.float32)
+    best = trace.best[trace.owner[operations[:, 1]]]
+
+    def perturbed(places: np.ndarray, kind: int) -> np.ndarray:
+        passes = np.insert(operations[places], 3, kind, axis=1)
+        outcome = measure(trace, layer, passes, watched, SKIP)
+        drop[places, kind], change[places, kind] = best[places] - outcome.logit, outcome.change
+        return passes
+
+    to_zero = perturbed(np.arange(len(operations)), ZERO)
+    by_zero = (drop[:, ZERO] > alpha) | (change[:, ZERO] > threshold)
+    to_maximum = perturbed(np.flatnonzero(chosen[..., MAXIMUM][tuple(operations.T)] & ~by_zero), MAXIMUM)
+    by = (drop > alpha) | (change > threshold)
+    found = by.any(-1)
+    important = Important(operations=operations[found], by=by[found], drop=drop[found], change=change[found])
+    return important, np.concatenate([to_zero, to_maximum])
 
 
 def _sources(trace: Trace, important: Important, possible: np.ndarray, reached: np.ndarray) -> np.ndarray:
