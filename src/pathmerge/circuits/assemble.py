@@ -86,7 +86,7 @@ def _operations(made: Drafts, g: int) -> tuple[Operation, ...]:
     low, high = made.begin[g : g + 2].tolist()
     vertices, positions = made.frames.names(g)
     layer, head, target, source, kind, way, distance = made.operations[low:high].T.tolist()
-    features = [*(("vertex", v) for v in vertices), *(("position", p) for p in positions)]
+    names = (["vertex"] * len(vertices) + ["position"] * len(positions), vertices + positions)
     columns = (
         layer,
         head,
@@ -96,8 +96,8 @@ def _operations(made: Drafts, g: int) -> tuple[Operation, ...]:
         map(PERTURBATIONS.__getitem__, (made.by[low:high] @ np.array([1, 2])).tolist()),
         _pairs(made.drop[low:high]),
         _pairs(made.change[low:high]),
-        _features(features, made.target_features, low, high),
-        _features(features, made.source_features, low, high),
+        _features(*names, made.target_features, low, high),
+        _features(*names, made.source_features, low, high),
         map(KINDS.__getitem__, kind),
         _grouped(made.matched, low, high, lambda own: made.matched.which[own].tolist()),
         map(DIRECTIONS.__getitem__, way),
@@ -140,13 +140,15 @@ def _contents(names: Sequence[int], sets: np.ndarray) -> tuple[tuple[tuple[int, 
     return tuple(found[at : at + rows] for at in range(0, layers * rows, rows))
 
 
-def _features(names: Sequence[tuple[str, int]], listed: Listed, low: int, high: int) -> list[tuple[Feature, ...]]:
-    """For each operation the features it depends on."""
+def _features(
+    kinds: Sequence[str], values: Sequence[int], listed: Listed, low: int, high: int
+) -> list[tuple[Feature, ...]]:
+    """For each operation the features it depends on; they are numbers of these kinds and values."""
 
     def made(own: slice) -> Iterable[Feature]:
         which = listed.which[own].tolist()
-        kinds, values = zip(*map(names.__getitem__, which), strict=True) if which else ((), ())
-        return _tuples(Feature, kinds, values, rounded(listed.value[own]))
+        parts = (map(kinds.__getitem__, which), map(values.__getitem__, which), rounded(listed.value[own]))
+        return _tuples(Feature, *parts)
 
     return _grouped(listed, low, high, made)
 

@@ -52,15 +52,13 @@ class Important:
 
 
 def all_operations(trace: Trace, layer: int, targets: np.ndarray | None = None) -> np.ndarray:
-    """Every perturbation of a layer that changes anything, M x 4: head, target, source, kind."""
-    pattern = trace.layers[layer].pattern.numpy()
-    allowed = trace.layers[layer].allowed.numpy()
+    """Every perturbation of a layer (of some target rows) that changes anything, M x 4: head, target, source, kind."""
+    targets = np.arange(len(trace.rows)) if targets is None else targets
+    pattern, allowed = (part.numpy()[:, targets] for part in (trace.layers[layer].pattern, trace.layers[layer].allowed))
     changes = np.stack([pattern > ROUNDING, pattern < pattern.max(-1, keepdims=True)], -1) & allowed[..., None]
-    if targets is not None:
-        mask = np.zeros(pattern.shape[1], bool)
-        mask[targets] = True
-        changes &= mask[None, :, None, None]
-    return np.argwhere(changes)
+    found = np.argwhere(changes)
+    found[:, 1] = targets[found[:, 1]]
+    return found
 
 
 @torch.no_grad()
