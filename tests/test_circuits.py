@@ -8,9 +8,11 @@ import math
 import pickle
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -18,11 +20,13 @@ from circuit_oracle import OracleCircuit, brute_force
 
 import pathmerge as pm
 from pathmerge.circuits import screen
+from pathmerge.circuits.assemble import rounded
 from pathmerge.circuits.explain import explain, explain_all
 from pathmerge.circuits.features import responses
 from pathmerge.circuits.files import Circuit, Feature, load_circuit
-from pathmerge.circuits.frame import frame_of
+from pathmerge.circuits.frame import frames_of
 from pathmerge.circuits.perturb import Important, all_operations, decide, effects, important_last, measure
+from pathmerge.circuits.reconstruct import lead
 from pathmerge.circuits.subject import TransformerSubject
 from pathmerge.circuits.trace import Trace, record
 from pathmerge.models.sequence_transformer import SequenceTransformer
@@ -239,26 +243,74 @@ def test_doubled_rows_give_what_whole_products_give(name: str, monkeypatch: pyte
     assert moved > 0.1
 
 
-@pytest.mark.parametrize("name", ["one head", "causal", "no positions", "matching", "edges of one head"])
+@pytest.mark.parametrize("name", ["one head", "causal", "looped", "no positions", "matching", "edges of one head"])
 def test_features_of_one_head_give_what_whole_products_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Step IV, the short way of models of one head against that of all models."""
     model = lively(pm.Edges(input_size=17, layers=3, heads=1), 8) if "edges" in name else MODELS[name]()
     subject, batch = TransformerSubject(model), pm.Balanced(input_size=17).sample(4, seed=3)
     trace = record(subject, subject.tokens(batch))
     assert trace.doubles
-    rows = trace.rows.split(trace.counts.tolist())
-    frames = [frame_of(batch, g, trace.tokens[g], rows[g], subject.has_positions) for g in range(len(batch))]
+    frames = frames_of(batch, np.arange(len(batch)), trace, subject.has_positions)
     short = responses(trace, frames)
     monkeypatch.setattr(TransformerSubject, "doubles", False)
-    for frame, found, wanted in zip(frames, short, responses(replace(trace), frames), strict=True):
-        for one, other in zip(found, wanted, strict=True):
-            assert one.begin == other.begin
-            j, i = frame.rows - one.begin, frame.rows
+    for one, other in zip(short, responses(replace(trace), frames), strict=True):
+        np.testing.assert_array_equal(one.after, other.after)
+        np.testing.assert_array_equal(one.shift, other.shift)
+        for g, (low, high) in enumerate(pairwise(trace.first.tolist())):
+            after, f, i = one.after[g], frames.features[g], high - low
+            j, at = i - after, slice(after + one.shift[g], i + one.shift[g])
             # float32: products are up to about a hundred, sums of about twenty terms.
-            np.testing.assert_allclose(one.products[:, :j, :i], other.products, atol=2e-4)
-            np.testing.assert_allclose(one.target[:, :j, :, :i], other.target, atol=2e-4)
-            np.testing.assert_allclose(one.source[:, :i, :, :j], other.source, atol=2e-4)
-            assert np.abs(other.target - other.products[:, :, None]).max() > 0.01
+            np.testing.assert_allclose(one.products[:, at, :i], other.products[:, at, :i], atol=2e-4)
+            target, source = other.target[:, at, :f, :i], other.source[:, low:high, :f, :j]
+            np.testing.assert_allclose(one.target[:, at, :f, :i], target, atol=2e-4)
+            np.testing.assert_allclose(one.source[:, low:high, :f, :j], source, atol=2e-4)
+            assert np.abs(target - other.products[:, at, None, :i]).max() > 0.01
+
+
+def test_frames_hold_the_graphs() -> None:
+    """Of several inputs at once, against networkx one by one."""
+    model = MODELS["one head"]()
+    subject, batch = TransformerSubject(model), pm.Naive(input_size=17).sample(40, seed=4)
+    trace = record(subject, subject.tokens(batch))
+    frames = frames_of(batch, np.arange(len(batch)), trace, subject.has_positions)
+    for g, edges in enumerate(batch.edges.tolist()):
+        graph = nx.DiGraph([(u, v) for u, v in edges if u])
+        vertices, positions = frames.names(g)
+        assert vertices == sorted(graph)
+        assert positions == list(range(17 - len(positions), 17))
+        assert frames.substitutes[g] == min(set(range(1, frames.most + 1)) - set(graph), default=0)
+        steps = np.full((frames.most + 1, frames.most + 1), -1)
+        for origin, lengths in nx.all_pairs_shortest_path_length(graph):
+            for vertex, length in lengths.items():
+                steps[origin, vertex] = length
+        np.testing.assert_array_equal(frames.distance[g], steps)
+
+
+def test_a_path_leads_through_the_vertices_that_are_held() -> None:
+    """Paths from start to goal inside random sets of rows, with and without a given second vertex, by networkx."""
+    subject, batch = TransformerSubject(pm.OneHot(input_size=26).build(1)), pm.Naive(input_size=26).sample(300, seed=4)
+    frames = frames_of(batch, np.arange(300), record(subject, subject.tokens(batch)), subject.has_positions)
+    choose = np.random.default_rng(1)
+    reached = choose.random(len(frames.held)) < 0.8
+    second = np.where(choose.random(300) < 0.5, 0, choose.integers(1, frames.most + 1, 300))
+    found = lead(frames, reached, second)
+    for g, edges in enumerate(batch.edges.tolist()):
+        own = slice(frames.first[g], frames.first[g + 1])
+        through = set(frames.held[own][reached[own]].flatten().tolist()) - {0}
+        whole = nx.DiGraph([(u, v) for u, v in edges if u])
+        graph, start, goal = whole.subgraph(through), int(batch.start[g]), int(batch.goal[g])
+        origin = int(second[g]) or start
+        there = {start, goal, origin} <= set(graph) and (not second[g] or graph.has_edge(start, origin))
+        assert found[g] == (there and nx.has_path(graph, origin, goal))
+    assert 20 < found.sum() < 280
+
+
+def test_numbers_in_a_circuit_have_six_digits() -> None:
+    choose = np.random.default_rng(1)
+    values = (choose.normal(size=5000) * 10.0 ** choose.integers(-30, 30, 5000)).astype(np.float32)
+    values[:8] = 0, 1, -1, 0.1, 1e-38, 3e38, 999999.5, np.nan
+    wanted = [float(f"{value:.5e}") for value in values.tolist()]
+    np.testing.assert_allclose(rounded(values), wanted, rtol=1e-14)
 
 
 def test_a_circuit_made_later_is_the_same_circuit() -> None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cache, partial
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache, partial
+from itertools import compress, pairwise
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pathmerge.circuits.draft import Draft, Listed, ReadingDraft
+from pathmerge.circuits.draft import Drafts, Listed, ReadingDraft
 from pathmerge.circuits.files import Circuit, Feature, Input, Method, Operation, Reading, Row
-from pathmerge.circuits.frame import Frame
+from pathmerge.circuits.frame import Frames
 from pathmerge.circuits.merges import DIRECTIONS
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.reconstruct import KINDS
+from pathmerge.kernels import digits as kernels
 from pathmerge.problems.batch import Batch
 
 PERTURBATIONS: tuple[tuple[Literal["zero", "maximum"], ...], ...] = ((), ("zero",), ("maximum",), ("zero", "maximum"))
@@ -25,93 +27,130 @@ PERTURBATIONS: tuple[tuple[Literal["zero", "maximum"], ...], ...] = ((), ("zero"
 Value = TypeVar("Value")
 
 
-def assemble(made: Draft, batch: Batch, index: int, tokens: Tensor, options: Options, about: dict[str, Any]) -> Circuit:
-    """The circuit of input `index` of a batch. `tokens`: the model's; `about`: what the file says of the model."""
+@dataclass(frozen=True)
+class Context:
+    """What the circuits of a batch have in common."""
+
+    batch: Batch
+    tokens: Tensor
+    """The model's."""
+    options: Options
+    about: dict[str, Any]
+    """What a file says of the model."""
+
+    @cached_property
+    def problem(self) -> dict[str, Any]:
+        return self.batch.distribution.to_dict()
+
+    @cached_property
+    def marks(self) -> dict[int, str]:
+        layout = self.batch.distribution.layout
+        return {layout.path: "PATH", layout.edge: "EDGE", layout.query: "QUERY"}
+
+    def text(self, token: Any) -> str:
+        """What a row shows: a vertex or a marker, or the two ends of an edge."""
+        if self.tokens.ndim == 3:
+            return "→".join(map(str, token[:2]))
+        return self.marks.get(token) or str(token)
+
+
+def assemble(made: Drafts, g: int, given: Context, index: int) -> Circuit:
+    """The circuit of the g-th draft, input `index` of a batch."""
+    options, frames = given.options, made.frames
     return Circuit(
-        input=_input(batch, index, made.frame, tokens),
-        model=about,
-        prediction=made.prediction,
-        logit=next(_rounded(np.array(made.logit))).item(),
-        correct=made.correct,
+        input=_input(frames, g, given, index),
+        model=given.about,
+        prediction=int(made.prediction[g]),
+        logit=rounded(made.logit[g : g + 1])[0],
+        correct=bool(made.correct[g]),
         method=Method(
             mode=options.mode,
             alpha=options.alpha,
             kappa1=options.kappa1,
             kappa2=options.kappa2,
             sets=options.sets,
-            substitute=made.frame.substitute,
+            substitute=int(frames.substitutes[g]),
         ),
-        operations=_operations(made),
-        strict=_reading(made.frame, made.strict),
-        lenient=_reading(made.frame, made.lenient),
-        connected=made.connected,
-        passes=made.passes,
+        operations=_operations(made, g),
+        strict=_reading(made, made.strict, g),
+        lenient=_reading(made, made.lenient, g),
+        connected=made.connected[g],
+        passes=int(made.passes[g]),
         audited=made.audited,
-        missed=made.missed,
+        missed=int(made.missed[g]),
         made_with=_versions(),
     )
 
 
-def _operations(made: Draft) -> tuple[Operation, ...]:
-    count = len(made.operations)
-    layer, head, target, source, kind, way, distance = made.operations.T.tolist()
-    targets, sources = made.target_features, made.source_features
-    parts = (made.weight, made.drop, made.change, targets.value, sources.value)
-    weight, drop, change, in_target, in_source = _rounded(*parts)
+def _operations(made: Drafts, g: int) -> tuple[Operation, ...]:
+    low, high = made.begin[g : g + 2].tolist()
+    vertices, positions = made.frames.names(g)
+    layer, head, target, source, kind, way, distance = made.operations[low:high].T.tolist()
+    names = (["vertex"] * len(vertices) + ["position"] * len(positions), vertices + positions)
     columns = (
         layer,
         head,
-        map(made.frame.positions.__getitem__, target),
-        map(made.frame.positions.__getitem__, source),
-        weight.tolist(),
-        map(PERTURBATIONS.__getitem__, (made.by @ np.array([1, 2])).tolist()),
-        _pairs(drop),
-        _pairs(change),
-        _features(made.frame, targets, in_target, count),
-        _features(made.frame, sources, in_source, count),
+        map(positions.__getitem__, target),
+        map(positions.__getitem__, source),
+        rounded(made.weight[low:high]),
+        map(PERTURBATIONS.__getitem__, (made.by[low:high] @ np.array([1, 2])).tolist()),
+        _pairs(made.drop[low:high]),
+        _pairs(made.change[low:high]),
+        _features(*names, made.target_features, low, high),
+        _features(*names, made.source_features, low, high),
         map(KINDS.__getitem__, kind),
-        _grouped(made.matched.which.tolist(), made.matched.at, count),
+        _grouped(made.matched, low, high, lambda own: made.matched.which[own].tolist()),
         map(DIRECTIONS.__getitem__, way),
         [None if steps < 0 else steps for steps in distance],
     )
     return tuple(_tuples(Operation, *columns))
 
 
-def _reading(frame: Frame, made: ReadingDraft) -> Reading:
-    vertices = len(frame.vertices)
-    places = made.sets[..., vertices:] if frame.has_positions else made.sets[:0]
-    best = made.maximal_vertex
+def _reading(made: Drafts, reading: ReadingDraft, g: int) -> Reading:
+    own, frames = slice(*made.begin[g : g + 2].tolist()), made.frames
+    sets = reading.sets[:, frames.first[g] : frames.first[g + 1]]
+    vertices, positions = frames.names(g)
+    places = sets[..., len(vertices) :] if frames.has_positions else sets[:0]
+    best = reading.maximal_vertex
     return Reading(
-        explained=made.explained,
-        links=_numbers(made.links),
-        kept=_numbers(made.kept),
-        maximal=_numbers(made.maximal),
-        maximal_vertex=None if best is None else _numbers(best),
-        ranked=_numbers(made.ranked),
-        sets=_contents(np.array(frame.vertices), made.sets[..., :vertices]),
-        position_sets=_contents(np.array(frame.positions), places),
-        trust=made.trust,
+        explained=bool(reading.explained[g]),
+        links=_numbers(reading.links[own]),
+        kept=_numbers(reading.kept[own]),
+        maximal=_numbers(reading.maximal[own]),
+        maximal_vertex=None if best is None else _numbers(best[own]),
+        ranked=_numbers(reading.ranked[own]),
+        sets=_contents(vertices, sets),
+        position_sets=_contents(positions, places),
+        trust=reading.trust[g],
     )
 
 
 def _numbers(mask: np.ndarray) -> tuple[int, ...]:
-    return tuple(np.flatnonzero(mask).tolist())
+    return tuple(mask.nonzero()[0].tolist())
 
 
-def _contents(names: np.ndarray, sets: np.ndarray) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """What each row's set holds before each layer (L+1 x n x F), by name."""
-    layers, rows, _ = sets.shape
-    at, which = np.nonzero(sets.reshape(layers * rows, len(names)))
-    each = _grouped(names[which].tolist(), at, layers * rows)
-    return tuple(tuple(each[layer * rows : (layer + 1) * rows]) for layer in range(layers))
+def _contents(names: Sequence[int], sets: np.ndarray) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """What each row's set holds before each layer (L+1 x n x F), by name. Few rows' change in a layer, so there are few
+    different ones."""
+    layers, rows, width = len(sets), sets.shape[1], len(names)
+    held = np.ascontiguousarray(sets[..., :width]).tobytes()
+    each = [held[at : at + width] for at in range(0, layers * rows * width, width)]
+    known = {one: tuple(compress(names, one)) for one in set(each)}
+    found = tuple(map(known.__getitem__, each))
+    return tuple(found[at : at + rows] for at in range(0, layers * rows, rows))
 
 
-def _features(frame: Frame, listed: Listed, changes: np.ndarray, count: int) -> list[tuple[Feature, ...]]:
-    """For each operation the features it depends on."""
-    kinds, values = zip(*frame.features, strict=True)
-    which = listed.which.tolist()
-    found = _tuples(Feature, map(kinds.__getitem__, which), map(values.__getitem__, which), changes.tolist())
-    return _grouped(found, listed.at, count)
+def _features(
+    kinds: Sequence[str], values: Sequence[int], listed: Listed, low: int, high: int
+) -> list[tuple[Feature, ...]]:
+    """For each operation the features it depends on; they are numbers of these kinds and values."""
+
+    def made(own: slice) -> Iterable[Feature]:
+        which = listed.which[own].tolist()
+        parts = (map(kinds.__getitem__, which), map(values.__getitem__, which), rounded(listed.value[own]))
+        return _tuples(Feature, *parts)
+
+    return _grouped(listed, low, high, made)
 
 
 def _tuples(kind: type[Value], *columns: Iterable[Any]) -> Iterator[Value]:
@@ -120,54 +159,55 @@ def _tuples(kind: type[Value], *columns: Iterable[Any]) -> Iterator[Value]:
     return map(make, zip(*columns, strict=True))
 
 
-def _grouped(values: Iterable[Value], at: np.ndarray, count: int) -> list[tuple[Value, ...]]:
-    """For each number below `count`, the values that belong to it; `at` is in increasing order."""
-    values = tuple(values)
-    limits = np.searchsorted(at, np.arange(count + 1)).tolist()
-    return [values[low:high] for low, high in pairwise(limits)]
+def _grouped(listed: Listed, low: int, high: int, make: Callable[[slice], Iterable[Value]]) -> list[tuple[Value, ...]]:
+    """For each of the operations low..high-1 its values, made for all of them at once."""
+    limits = listed.first[low : high + 1]
+    begin, end = limits[[0, -1]].tolist()
+    values = tuple(make(slice(begin, end)))
+    return [values[low:high] for low, high in pairwise((limits - begin).tolist())]
 
 
-def _input(batch: Batch, index: int, frame: Frame, tokens: Tensor) -> Input:
-    layout = batch.distribution.layout
-    marks = {layout.path: "PATH", layout.edge: "EDGE", layout.query: "QUERY"}
-    texts = []
-    for here, held in zip(tokens[list(frame.positions)].tolist(), frame.held, strict=True):
-        if tokens.ndim == 2:
-            texts.append("→".join(str(v) for v in here[:2]))
-        else:
-            texts.append(str(held[0]) if held else marks.get(here, str(here)))
-    rows = zip(frame.positions, texts, frame.held, strict=True)
-    key = batch.key
+def _input(frames: Frames, g: int, given: Context, index: int) -> Input:
+    batch, key = given.batch, given.batch.key
+    own = slice(*frames.first[g : g + 2].tolist())
+    positions = frames.positions[own].tolist()
+    here = given.tokens[index].numpy()[positions].tolist()
     return Input(
         tokens=tuple(batch.tokens[index].tolist()),
-        edges=frame.edges,
-        start=frame.start,
-        goal=frame.goal,
-        answers=tuple(sorted(frame.answers)),
+        edges=tuple((u, v) for u, v in frames.edges[g].tolist() if u),
+        start=int(frames.start[g]),
+        goal=int(frames.goal[g]),
+        answers=tuple(frames.answers[g].nonzero()[0].tolist()),
         lookahead=int(batch.lookahead[index]),
-        rows=tuple(Row(position=p, text=text, vertices=held) for p, text, held in rows),
-        problem=batch.distribution.to_dict(),
+        rows=tuple(map(_row, positions, map(given.text, here), map(tuple, frames.held[own].tolist()))),
+        problem=dict(given.problem),
         key={"seed": key.seed, "split": key.split, "stream": key.stream, "index": batch.first + index},
     )
 
 
+@lru_cache(maxsize=2**16)
+def _row(position: int, text: str, held: tuple[int, int]) -> Row:
+    """A row is one of some hundred that all inputs of a size are made of."""
+    return Row(position=position, text=text, vertices=tuple(v for v in held if v))
+
+
 def _pairs(values: np.ndarray) -> list[tuple[float | None, float | None]]:
     """Two numbers for each operation; none where one was not measured."""
-    missing = np.isnan(values)
-    if missing.any():
-        values = values.astype(object)
-        values[missing] = None
-    return list(zip(*values.T.tolist(), strict=True)) if len(values) else []
+    zero, maximum = rounded(values[:, 0]), rounded(values[:, 1])
+    if np.isnan(values).any():
+        zero, maximum = ([None if v != v else v for v in column] for column in (zero, maximum))
+    return list(zip(zero, maximum, strict=True))
 
 
-def _rounded(*parts: np.ndarray) -> Iterator[np.ndarray]:
-    """Arrays with six digits: what float32 knows."""
-    wide = np.concatenate([part.reshape(-1) for part in parts], dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        digits = 5 - np.floor(np.log10(np.abs(wide)))
-    factor = 10.0 ** np.where(np.isfinite(digits), np.clip(digits, -300, 300), 0)
-    found = np.split(np.round(wide * factor) / factor, np.cumsum([part.size for part in parts])[:-1])
-    return (own.reshape(part.shape) for own, part in zip(found, parts, strict=True))
+def rounded(values: np.ndarray) -> list[float]:
+    """Numbers with six digits: what float32 knows."""
+    found = np.empty(len(values))
+    kernels.rounded(np.ascontiguousarray(values), _POWERS, found)
+    return found.tolist()
+
+
+_POWERS = 10.0 ** np.arange(-40, 52)
+"""By which a float32 is multiplied to have six digits before the point, from 1e-40 on."""
 
 
 @cache

@@ -1,9 +1,11 @@
-"""Everything that is said of a circuit, still as arrays: step V under both readings, and what follows from it.
+"""Everything that is said of some circuits, still as arrays: step V under both readings, and what follows from it.
 
 A circuit is some thousand small objects. To make them takes less time than to send them from one process to another, so
-a worker sends this, and `pathmerge.circuits.assemble` makes the objects where they are wanted.
+a worker sends this, and `pathmerge.circuits.assemble` makes the objects where they are wanted. Arrays hold all inputs
+that are worked on together: a few operations on long arrays instead of hundreds on short ones.
 
-Shapes: S important operations of all layers, in their order; F features, n rows, L layers.
+Shapes: G inputs, R rows of all inputs, S important operations of all inputs and layers, in their order; F features, L
+layers.
 """
 
 from __future__ import annotations
@@ -13,59 +15,54 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pathmerge.circuits.files import Mode, Trust
-from pathmerge.circuits.frame import Frame
+from pathmerge.circuits.features import Responses
+from pathmerge.circuits.files import Trust
+from pathmerge.circuits.frame import Frames
 from pathmerge.circuits.merges import directions, full, full_of_vertex, radii
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.perturb import Important
-from pathmerge.circuits.reconstruct import (
-    POSITION,
-    TOKEN,
-    Found,
-    Reconstruction,
-    downwards,
-    holders,
-    position_matches,
-    reconstruct,
-)
+from pathmerge.circuits.reconstruct import POSITION, TOKEN, Found, Reconstruction, downwards, lead, reconstruct
 from pathmerge.circuits.trace import Trace
 from pathmerge.circuits.trust import trust
+from pathmerge.kernels import links as kernels
 
 
 @dataclass(frozen=True)
 class Listed:
-    """Some values for each operation: `value[k]` belongs to operation `at[k]`, in increasing order."""
+    """Some values for each operation: those of operation s from first[s] on."""
 
-    at: np.ndarray
+    first: np.ndarray
     which: np.ndarray
     value: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingDraft:
-    """`Reading`; each of its lists of operations as a mask of S."""
+    """`Reading` of each input; each of its lists of operations as a mask of S."""
 
-    explained: bool
+    explained: np.ndarray
     links: np.ndarray
     kept: np.ndarray
     ranked: np.ndarray
     maximal: np.ndarray
     maximal_vertex: np.ndarray | None
     sets: np.ndarray
-    """L+1 x n x F."""
-    trust: Trust | None
+    """L+1 x R x F."""
+    trust: Sequence[Trust | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
-    """`Circuit`, but for what is the same of all inputs."""
+class Drafts:
+    """`Circuit` of each input, but for what is the same of all of them."""
 
-    frame: Frame
-    prediction: int
-    logit: float
-    correct: bool
+    frames: Frames
+    prediction: np.ndarray
+    logit: np.ndarray
+    correct: np.ndarray
+    begin: np.ndarray
+    """Input g owns operations begin[g]..begin[g+1]-1."""
     operations: np.ndarray
-    """Layer, head, target, source, kind, direction, distance (-1: none), S x 7."""
+    """Layer, head, target, source (rows of their input), kind, direction, distance (-1: none), S x 7."""
     weight: np.ndarray
     by: np.ndarray
     drop: np.ndarray
@@ -77,125 +74,146 @@ class Draft:
     """Vertices (in `which`)."""
     strict: ReadingDraft
     lenient: ReadingDraft
-    connected: bool | None
-    passes: int
+    connected: Sequence[bool | None]
+    passes: np.ndarray
     audited: int
-    missed: int
+    missed: np.ndarray
 
 
 def draft(
     trace: Trace,
-    g: int,
-    frame: Frame,
+    frames: Frames,
     options: Options,
-    important: Sequence[Important],
-    layers: Sequence[Found],
-    passes: int,
-    audit_result: tuple[int, int],
-    seed: Sequence[int],
-) -> Draft:
-    """What is said of the important operations, and their features, of input g. `seed`: for the random circuits."""
-    strict = reconstruct(frame, layers, rule=options.sets)
-    lenient = reconstruct(frame, layers, lenient=True, rule=options.sets)
-    prediction = int(trace.predictions[g])
-    correct = prediction in frame.answers
-    explained = correct and frame.leads(set(strict.arrived), prediction)
-    leniently = frame.leads(set(lenient.arrived), None)
-    found = np.concatenate([part.operations for part in layers])
-    ways, steps = (values[found[:, 1], found[:, 2]] for values in directions(frame))
-    at_layer = np.repeat(np.arange(len(layers)), [len(part.operations) for part in layers])
-    operations = np.column_stack([at_layer, found])
-    kind = np.concatenate(lenient.kind)
-    weight = [
-        layer.pattern.numpy()[head, trace.first[g] + target, source]
-        for layer, (head, target, source) in zip(trace.layers, (part.operations.T for part in layers), strict=True)
-    ]
-    alone = trace.one(g) if options.trust else None
-    radius = radii(frame, np.array([strict.sets[:-1], lenient.sets[:-1]]))
-    large = (full(frame, radius), full_of_vertex(frame, radius) if options.mode == "exact" else None)
-    given = (options, operations, ways, large, seed)
-    return Draft(
-        frame=replace(frame),  # without what it has worked out
-        prediction=prediction,
-        logit=float(trace.best[g]),
+    important: Important,
+    found: Found,
+    answers: Sequence[Responses],
+    passes: np.ndarray,
+    audited: tuple[int, np.ndarray],
+    seeds: Sequence[Sequence[int]],
+) -> Drafts:
+    """What is said of the important operations, and their features. `seeds`: for each input's random circuits."""
+    layers = trace.model.layers
+    strict = reconstruct(frames, found, layers, rule=options.sets)
+    lenient = reconstruct(frames, found, layers, lenient=True, rule=options.sets)
+    correct = frames.answers[np.arange(len(frames)), trace.predictions]
+    explained = correct & lead(frames, strict.reached, np.where(correct, trace.predictions, 0))
+    leniently = lead(frames, lenient.reached)
+    layer, head, target, source = found.operations.T
+    zero = frames.first[frames.owner[target]]
+    ways, steps = directions(frames, target, zero + source)
+    radius = radii(frames, np.stack([strict.sets[:-1], lenient.sets[:-1]]))
+    large = (full(frames, radius), full_of_vertex(frames, radius) if options.mode == "exact" else None)
+    trusts = _trusts(trace, found, (strict, lenient), options, seeds)
+    pattern = np.stack([at.pattern.numpy() for at in trace.layers])
+    return Drafts(
+        frames=replace(frames),  # without what it has worked out
+        prediction=trace.predictions,
+        logit=trace.best,
         correct=correct,
-        operations=np.column_stack([operations, kind, ways, steps]),
-        weight=np.concatenate(weight),
-        **{name: np.concatenate([getattr(part, name) for part in important]) for name in ("by", "drop", "change")},
-        target_features=_features([(part.in_target, part.target_change) for part in layers]),
-        source_features=_features([(part.in_source, part.source_change) for part in layers]),
-        matched=_matched(frame, layers, lenient, kind),
-        strict=_reading(alone, layers, strict, explained, 0, *given),
-        lenient=_reading(alone, layers, lenient, leniently, 1, *given),
-        connected=_connected(frame, layers, leniently, options.mode),
+        begin=found.begin,
+        operations=np.column_stack([layer, head, target - zero, source, lenient.kind, ways, steps]).astype(np.int32),
+        weight=pattern[layer, head, target, source],
+        by=important.by,
+        drop=important.drop,
+        change=important.change,
+        target_features=_features(frames, found, answers, in_source=False),
+        source_features=_features(frames, found, answers, in_source=True),
+        matched=_matched(frames, found, lenient),
+        strict=_reading(strict, explained, trusts[0], 0, frames, found, ways, large),
+        lenient=_reading(lenient, leniently, trusts[1], 1, frames, found, ways, large),
+        connected=_connected(frames, found, leniently, layers, options),
         passes=passes,
-        audited=audit_result[0],
-        missed=audit_result[1],
+        audited=audited[0],
+        missed=audited[1],
     )
 
 
-def _connected(frame: Frame, layers: Sequence[Found], leniently: bool, mode: Mode) -> bool | None:
-    if mode == "screened":
-        return True if leniently else None
-    chain = downwards(frame.rows, [part.operations for part in layers])
-    return frame.leads(set(holders(frame, chain[0])), None)
+def _connected(
+    frames: Frames, found: Found, leniently: np.ndarray, layers: int, options: Options
+) -> Sequence[bool | None]:
+    if options.mode == "screened":
+        return [True if so else None for so in leniently]
+    _, reached = downwards(frames, found, np.ones(len(found.operations), bool), layers)
+    return lead(frames, reached).tolist()
 
 
 def _reading(
-    trace: Trace | None,
-    layers: Sequence[Found],
-    found: Reconstruction,
-    explained: bool,
+    made: Reconstruction,
+    explained: np.ndarray,
+    trusts: Sequence[Trust | None],
     number: int,
-    options: Options,
-    operations: np.ndarray,
+    frames: Frames,
+    found: Found,
     ways: np.ndarray,
     large: tuple[np.ndarray, np.ndarray | None],
-    seed: Sequence[int],
 ) -> ReadingDraft:
-    """`operations`: layer, head, target, source, S x 4; `ways`: the direction of each; `large`: which sets are as large
-    as can be, and no smaller than those of other rows of their vertex, 2 x readings x L x n, this one's by `number`."""
-    layer, _, target, source = operations.T
-    kept = np.concatenate(found.kept)
-    ranked = kept & (np.concatenate(found.kind) <= POSITION) & (ways <= 1)
-    way = np.minimum(ways, 1)
+    """`ways`: the direction of each operation; `large`: which sets are as large as can be, and no smaller than those of
+    other rows of their vertex, 2 x readings x L x R, this one's by `number`."""
+    layer, _, target, source = found.operations.T
+    ranked = made.kept & (made.kind <= POSITION) & (ways <= 1)
+    at = np.flatnonzero(ranked)
+    layer, target, way = layer[at], target[at], ways[at]
+    source = source[at] + frames.first[frames.owner[target]]
 
     def merging(enough: np.ndarray) -> np.ndarray:
-        return ranked & enough[way, number, layer, target] & enough[way, number, layer, source]
+        chosen = np.zeros(len(ranked), bool)
+        chosen[at] = enough[way, number, layer, target] & enough[way, number, layer, source]
+        return chosen
 
-    circuit = [part.operations[own] for part, own in zip(layers, found.kept, strict=True)]
     return ReadingDraft(
         explained=explained,
-        links=np.concatenate(found.links),
-        kept=kept,
+        links=made.links,
+        kept=made.kept,
         ranked=ranked,
         maximal=merging(large[0]),
         maximal_vertex=None if large[1] is None else merging(large[1]),
-        sets=np.stack(found.sets),
-        trust=None if trace is None else trust(trace, circuit, options.alpha, seed),
+        sets=made.sets,
+        trust=trusts,
     )
 
 
-def _features(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Listed:
-    """The features that are present (S x F), and how much they change the product."""
-    present, change = (np.concatenate(both) for both in zip(*parts, strict=True))
+def _trusts(
+    trace: Trace, found: Found, readings: Sequence[Reconstruction], options: Options, seeds: Sequence[Sequence[int]]
+) -> list[list[Trust | None]]:
+    """For each reading and input."""
+    if not options.trust:
+        return [[None] * len(trace) for _ in readings]
+    made: list[list[Trust | None]] = [[] for _ in readings]
+    for g, seed in enumerate(seeds):
+        alone, own = trace.one(g), slice(found.begin[g], found.begin[g + 1])
+        operations = found.operations[own] - np.array([0, 0, trace.first[g], 0])
+        for reading, results in zip(readings, made, strict=True):
+            kept = operations[reading.kept[own]]
+            circuit = [kept[kept[:, 0] == layer, 1:] for layer in range(trace.model.layers)]
+            results.append(trust(alone, circuit, options.alpha, seed))
+    return made
+
+
+def _features(frames: Frames, found: Found, answers: Sequence[Responses], *, in_source: bool) -> Listed:
+    """The features that operations depend on in one of their rows, and how much they change the product."""
+    present = found.in_source if in_source else found.in_target
     at, which = np.nonzero(present)
-    return Listed(at, which, change[at, which])
+    value = np.empty(len(at), np.float32)
+    for layer, given in enumerate(answers):
+        kernels.changes(
+            frames.rules, frames.owner, found.operations, at, which, layer, given.after, given.shift, given.products,
+            given.source if in_source else given.target, in_source, value,
+        )  # fmt: skip
+    return Listed(_limits(at, len(present)), which.astype(np.int32), value)
 
 
-def _matched(frame: Frame, layers: Sequence[Found], reading: Reconstruction, kind: np.ndarray) -> Listed:
+def _limits(at: np.ndarray, count: int) -> np.ndarray:
+    """Where the entries of each operation begin, and end, among some in increasing order."""
+    return np.concatenate([[0], np.cumsum(np.bincount(at, minlength=count))])
+
+
+def _matched(frames: Frames, found: Found, reading: Reconstruction) -> Listed:
     """The vertices that make a merge, from the features that its rows' sets hold."""
-    both = zip(layers, reading.sets[:-1], strict=True)
-    held = [
-        (part.in_target & now[part.operations[:, 1]], part.in_source & now[part.operations[:, 2]]) for part, now in both
-    ]
-    in_target, in_source = (np.concatenate(side) for side in zip(*held, strict=True))
-    vertices = len(frame.vertices)
-    tokens = (in_target & in_source)[:, :vertices] & (kind == TOKEN)[:, None]
-    by_token, which = np.nonzero(tokens)
-    by_position, edge = np.nonzero(position_matches(frame, in_target, in_source) & (kind == POSITION)[:, None])
-    ends = frame.vertex_of_row[frame.edge_features[edge] - vertices]
-    at = np.concatenate([by_token, np.repeat(by_position, 2)])
-    found = np.concatenate([np.array(frame.vertices)[which], ends.reshape(-1)])
-    order = np.argsort(at, kind="stable")
-    return Listed(at[order], found[order], np.empty(0))
+    by_token, which = np.nonzero(reading.by_token & (reading.kind == TOKEN)[:, None])
+    by_edge, edge = np.nonzero(reading.by_edge & (reading.kind == POSITION)[:, None])
+    owner = frames.owner[found.operations[:, 2]]
+    slots = frames.first[owner[by_edge]] + frames.slots[owner[by_edge], edge]
+    ends = frames.held[slots[:, None] + np.array([1, 2]), 0]
+    at = np.concatenate([by_token, np.repeat(by_edge, 2)])
+    vertices = np.concatenate([frames.vertices[owner[by_token], which], ends.reshape(-1)])
+    return Listed(_limits(at, len(owner)), vertices[np.argsort(at, kind="stable")], np.empty(0))

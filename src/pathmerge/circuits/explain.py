@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathmerge.circuits.assemble import assemble
-from pathmerge.circuits.draft import Draft, draft
+from pathmerge.circuits.assemble import Context, assemble
+from pathmerge.circuits.draft import Drafts, draft
 from pathmerge.circuits.features import Responses, responses
 from pathmerge.circuits.files import Circuit
-from pathmerge.circuits.frame import Frame, frame_of
+from pathmerge.circuits.frame import Frames, frames_of
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.perturb import (
     Important,
@@ -86,7 +86,7 @@ def explain_all(
     tokens = subject.tokens(batch)
     about = {**describe(model, subject), **(source or {})}
 
-    def some(indices: range) -> list[Draft | None]:
+    def some(indices: range) -> tuple[list[int], Drafts | None]:
         with torch.inference_mode():
             return _explain(subject, batch, indices, tokens[indices.start : indices.stop], options)
 
@@ -94,12 +94,14 @@ def explain_all(
         warm_up()
     size = together(len(batch), tokens.shape[1], subject, threads)
     groups = [range(low, min(low + size, len(batch))) for low in range(0, len(batch), size)]
-    for indices, drafts in zip(groups, forked(some, groups, threads), strict=True):
-        for index, made in zip(indices, drafts, strict=True):
-            if made is None:
+    given = Context(batch, tokens, options, about)
+    for indices, (kept, drafts) in zip(groups, forked(some, groups, threads), strict=True):
+        places = {index: g for g, index in enumerate(kept)}
+        for index in indices:
+            if drafts is None or index not in places:
                 yield None
             else:
-                yield Circuit.later(partial(_circuit, made, batch, index, tokens[index], options, about))
+                yield Circuit.later(partial(_circuit, drafts, places[index], given, index))
 
 
 def _circuit(*given: Any) -> Circuit:
@@ -123,7 +125,9 @@ def warm_up() -> None:
 
     batch = Star(input_size=14).sample(1)
     for mode in ("exact", "screened"):
-        list(explain_all(OneHot(input_size=14, layers=3).build(), batch, mode=mode, threads=1))
+        for circuit in explain_all(OneHot(input_size=14, layers=3).build(), batch, mode=mode, threads=1):
+            assert circuit is not None
+            assert circuit.operations is not None  # objects, too
 
 
 def check_problem(batch: Batch) -> None:
@@ -141,57 +145,56 @@ def describe(model: Any, subject: Explainable) -> dict[str, Any]:
 
 def _explain(
     subject: Explainable, batch: Batch, indices: range, tokens: Tensor, options: Options
-) -> list[Draft | None]:
-    """The drafts of some inputs of a batch, whose tokens are given."""
+) -> tuple[list[int], Drafts | None]:
+    """The inputs of a batch, among those whose tokens are given, that are not skipped, and their drafts."""
+    part, places = batch.take(slice(indices.start, indices.stop)), np.arange(len(indices))
     trace = record(subject, tokens)
-    part = batch.take(slice(indices.start, indices.stop))  # what a frame asks for is worked out for a whole batch
-    rows = trace.rows.split(trace.counts.tolist())
-    frames = {
-        index: frame_of(part, at, tokens[at], rows[at], subject.has_positions) for at, index in enumerate(indices)
-    }
-    if options.replacement == "absent":
-        frames = {index: frame for index, frame in frames.items() if frame.substitute}
-        if not frames:
-            return [None for _ in indices]
-        trace = record(subject, tokens[[index in frames for index in indices]])
-    answers = responses(trace, list(frames.values()))
+    frames = frames_of(part, places, trace, subject.has_positions)
+    if options.replacement == "absent" and not frames.substitutes.all():
+        places = np.flatnonzero(frames.substitutes)
+        if not len(places):
+            return [], None
+        trace = record(subject, tokens[torch.from_numpy(places)])
+        frames = frames_of(part, places, trace, subject.has_positions)
+    kept = [indices[place] for place in places]
+    answers = responses(trace, frames)
     if options.mode == "exact":
         layers, passes = measure_all(trace, options)
     else:
-        thresholds = (options.alpha, options.kappa1, options.kappa2)
-        layers, passes = measure_candidates(trace, list(frames.values()), answers, *thresholds)
-    important = zip(*(by_input(trace, found) for found in layers), strict=True)
-    made: dict[int, Draft] = {}
-    for g, ((index, frame), found, given) in enumerate(zip(frames.items(), important, answers, strict=True)):
-        seed = (options.seed, batch.first + index)
-        reasons = [why(trace, *pair, options.kappa2) for pair in zip(found, given, strict=True)]
-        audited = _audited(options, frame) if subject.layers > 1 else 0
-        missed = _missed(trace.one(g), frame, given, found, audited, options, seed) if audited else 0
-        made[index] = draft(trace, g, frame, options, found, reasons, int(passes[g]), (audited, missed), seed)
-    return [made.get(index) for index in indices]
+        layers, passes = measure_candidates(trace, frames, answers, options.alpha, options.kappa1, options.kappa2)
+    seeds = [(options.seed, batch.first + index) for index in kept]
+    important, found = why(trace, frames, layers, answers, options.kappa2)
+    audited = _audited(options, frames) if subject.layers > 1 else 0
+    missed = np.zeros(len(kept), np.int64)
+    if audited:
+        missed = _missed(trace, frames, answers, layers, audited, options, seeds)
+    return kept, draft(trace, frames, options, important, found, answers, passes, (audited, missed), seeds)
 
 
-def _audited(options: Options, frame: Frame) -> int:
+def _audited(options: Options, frames: Frames) -> int:
     if options.mode == "exact":
         return 0
-    return options.audit if options.audit is not None else 32 if frame.width > 48 else 0
+    return options.audit if options.audit is not None else 32 if frames.width > 48 else 0
 
 
 def _missed(
     trace: Trace,
-    frame: Frame,
+    frames: Frames,
     answers: Sequence[Responses],
-    important: Sequence[Important],
+    layers: Sequence[Important],
     count: int,
     options: Options,
-    seed: Sequence[int],
-) -> int:
-    """How many of some more operations would be part of the circuit (lenient, which contains the strict one)."""
-    more = audit(trace, important, count, options.alpha, options.kappa1, seed)
-    found = [*(joined(*pair) for pair in zip(important[:-1], more, strict=True)), important[-1]]
-    layers = [why(trace, *pair, options.kappa2) for pair in zip(found, answers, strict=True)]
-    kept = reconstruct(frame, layers, lenient=True, rule=options.sets).kept
-    return sum(int(kept[layer][len(important[layer].operations) :].sum()) for layer in range(len(more)))
+    seeds: Sequence[Sequence[int]],
+) -> np.ndarray:
+    """How many of some more operations of each input would be part of its circuit (lenient, which contains the strict
+    one)."""
+    more = audit(trace, layers, count, options.alpha, options.kappa1, seeds)
+    both = [*(joined(*pair) for pair in zip(layers[:-1], more, strict=True)), layers[-1]]
+    _, found = why(trace, frames, both, answers, options.kappa2)
+    kept = reconstruct(frames, found, len(layers), lenient=True, rule=options.sets).kept
+    known = {(at, *operation) for at, old in enumerate(layers) for operation in old.operations.tolist()}
+    lost = [s for s in np.flatnonzero(kept).tolist() if tuple(found.operations[s].tolist()) not in known]
+    return np.bincount(trace.owner[found.operations[lost, 2]], minlength=len(trace))
 
 
 def measure_all(trace: Trace, options: Options) -> tuple[list[Important], np.ndarray]:
@@ -208,18 +211,17 @@ def measure_all(trace: Trace, options: Options) -> tuple[list[Important], np.nda
     return [*found, final], passes
 
 
-def why(trace: Trace, important: Important, answers: Responses, kappa2: float) -> Found:
-    """Step IV for the important operations of a layer."""
-    shape = (len(important.operations), answers.target.shape[2])
-    found = Found(
-        operations=important.operations,
-        in_target=np.empty(shape, bool),
-        in_source=np.empty(shape, bool),
-        target_change=np.empty(shape, np.float32),
-        source_change=np.empty(shape, np.float32),
-    )
-    links.depend(
-        important.operations, important.by, answers.begin, answers.products, answers.target, answers.source,
-        np.float32(limit(trace, kappa2)), found.in_target, found.in_source, found.target_change, found.source_change,
-    )  # fmt: skip
-    return found
+def why(
+    trace: Trace, frames: Frames, layers: Sequence[Important], answers: Sequence[Responses], kappa2: float
+) -> tuple[Important, Found]:
+    """The important operations of all layers, input by input, and step IV for them."""
+    important, begin = by_input(trace, layers)
+    operations, shape = important.operations, (len(important.operations), frames.initial.shape[1])
+    in_target, in_source = np.zeros(shape, bool), np.zeros(shape, bool)
+    for layer, given in enumerate(answers):
+        which = np.flatnonzero(operations[:, 0] == layer)
+        links.depend(
+            frames.rules, frames.owner, operations, which, important.by, given.after, given.shift, given.products,
+            given.target, given.source, np.float32(limit(trace, kappa2)), in_target, in_source,
+        )  # fmt: skip
+    return important, Found(operations=operations, begin=begin, in_target=in_target, in_source=in_source)

@@ -29,7 +29,8 @@ def through_one(trace: Trace, passes: Passes, at: int, skip: float) -> Passes:
     weights = model.folded(at)
     scores, pattern, tops, sums, _, _, keys = layer.base
     base = (scores, pattern, tops, sums, layer.q.numpy(), keys, *trace.doubled(at))
-    scratch = (np.empty(_wide(n), np.float32), np.empty(2 * width, np.float32), room_for(n, len(weights.second)))
+    shapes = (_wide(n), 2 * width, (n + ROWS, len(weights.second)), (4, n))
+    scratch = tuple(np.zeros(shape, np.float32) for shape in shapes)
     first, rows, x = np.empty(len(passes) + 1, np.int64), np.empty(room, np.int64), torch.empty(room + ROWS, width)
     found = one_head.through_one(
         passes.rows, begin, count, _rows(q), _rows(k), model.double_rows(at, passes.x).numpy(),

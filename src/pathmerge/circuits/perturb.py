@@ -11,7 +11,7 @@ Here an operation's target is a row among those of all inputs of the trace, its 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -52,15 +52,13 @@ class Important:
 
 
 def all_operations(trace: Trace, layer: int, targets: np.ndarray | None = None) -> np.ndarray:
-    """Every perturbation of a layer that changes anything, M x 4: head, target, source, kind."""
-    pattern = trace.layers[layer].pattern.numpy()
-    allowed = trace.layers[layer].allowed.numpy()
+    """Every perturbation of a layer (of some target rows) that changes anything, M x 4: head, target, source, kind."""
+    targets = np.arange(len(trace.rows)) if targets is None else targets
+    pattern, allowed = (part.numpy()[:, targets] for part in (trace.layers[layer].pattern, trace.layers[layer].allowed))
     changes = np.stack([pattern > ROUNDING, pattern < pattern.max(-1, keepdims=True)], -1) & allowed[..., None]
-    if targets is not None:
-        mask = np.zeros(pattern.shape[1], bool)
-        mask[targets] = True
-        changes &= mask[None, :, None, None]
-    return np.argwhere(changes)
+    found = np.argwhere(changes)
+    found[:, 1] = targets[found[:, 1]]
+    return found
 
 
 @torch.no_grad()
@@ -162,16 +160,15 @@ def passes_of(trace: Trace, operations: np.ndarray) -> np.ndarray:
     return np.bincount(trace.owner[operations[:, 1]], minlength=len(trace))
 
 
-def by_input(trace: Trace, found: Important) -> list[Important]:
-    """The operations of each input, their targets counted within it."""
-    owner = trace.owner[found.operations[:, 1]]
+def by_input(trace: Trace, layers: Sequence[Important]) -> tuple[Important, np.ndarray]:
+    """The operations of all layers, S x 4 with the layer first, input by input; those of input g begin at begin[g]."""
+    names = ("by", "drop", "change")
+    operations = np.concatenate([np.insert(found.operations, 0, at, axis=1) for at, found in enumerate(layers)])
+    owner = trace.owner[operations[:, 2]]
     order = np.argsort(owner, kind="stable")
-    limits = np.searchsorted(owner[order], np.arange(len(trace) + 1)).tolist()
-    local = found.operations - trace.first[owner][:, None] * np.array([0, 1, 0])
-    return [
-        Important(operations=local[own], by=found.by[own], drop=found.drop[own], change=found.change[own])
-        for own in (order[low:high] for low, high in pairwise(limits))
-    ]
+    rest = {name: np.concatenate([getattr(found, name) for found in layers])[order] for name in names}
+    begin = np.searchsorted(owner[order], np.arange(len(trace) + 1))
+    return Important(operations=operations[order], **rest), begin
 
 
 def limit(trace: Trace, kappa: float) -> float:

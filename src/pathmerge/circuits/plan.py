@@ -11,7 +11,7 @@ import torch
 
 from pathmerge.circuits import perturb
 from pathmerge.circuits.explain import check_problem, explain_all, together
-from pathmerge.circuits.frame import frame_of
+from pathmerge.circuits.frame import frames_of
 from pathmerge.circuits.options import Mode, Options
 from pathmerge.circuits.perturb import all_operations, important_last, measure
 from pathmerge.circuits.results import Inputs
@@ -60,7 +60,7 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
     longest = max(batches, key=lambda batch: int((batch.edges[0, :, 0] > 0).sum()))
     tokens = subject.tokens(longest)[0]
     trace = record(subject, tokens[None])
-    frame = frame_of(longest, 0, tokens, trace.rows, subject.has_positions)
+    frames = frames_of(longest, np.zeros(1, np.int64), trace, subject.has_positions)
     n, heads = len(trace.rows), subject.heads
     size = together(len(longest), len(tokens), subject, threads)
     with Workers(1):
@@ -76,7 +76,7 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
             layers = [(layer, all_operations(trace, layer)) for layer in range(subject.layers - 1)]
             seconds = sum(_timed(trace, layer, operations, watched) for layer, operations in layers)
             passes = sum(len(operations) for _, operations in layers)
-    features = len(frame.features)
+    features = int(frames.features[0])
     stored = 4 * heads * n * n * features * 2 * subject.layers
     frozen = 4 * features * n * (2 * heads * trace.layers[0].k.shape[-1] + 6 * trace.layers[0].x.shape[-1])
     working = 4 * 12 * max(perturb.CHUNK, 16 * n * heads * trace.layers[0].v.shape[-1])

@@ -5,19 +5,20 @@ whole set of a row it merges with or copies from. Then, from the last row downwa
 
 Two readings. Strict: an operation counts if *all* the features it depends on are contained in its rows' sets. Lenient,
 the published code's: dependencies beyond those that make it a merge or a copy do not matter.
+
+Shapes: G inputs, R rows of all inputs, S important operations of all layers and inputs, F features, L layers, V the
+largest vertex id, E edges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 
 import numpy as np
 
-from pathmerge.circuits.frame import Frame
+from pathmerge.circuits.frame import Frames
 from pathmerge.circuits.options import SetRule
-from pathmerge.kernels.links import carry
+from pathmerge.kernels import links as kernels
 
 TOKEN, POSITION, COPY, OTHER = range(4)
 KINDS = ("token", "position", "copy", "other")
@@ -25,79 +26,73 @@ KINDS = ("token", "position", "copy", "other")
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The important operations of one layer and why they happen."""
+    """The important operations of some inputs and why they happen: an input's in a row, layer after layer."""
 
     operations: np.ndarray
-    """S x 3: head, target, source."""
+    """S x 4: layer, head, target (among the rows of all inputs), source."""
+    begin: np.ndarray
+    """Input g owns operations begin[g]..begin[g+1]-1."""
     in_target: np.ndarray
     """The features each depends on in its target row, S x F."""
     in_source: np.ndarray
-    target_change: np.ndarray
-    """How much each feature, perturbed in the target row, changes the product, S x F."""
-    source_change: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reconstruction:
-    """For each layer, what became of its important operations, in their order."""
+    """What became of the important operations, in their order."""
 
-    kind: list[np.ndarray]
-    links: list[np.ndarray]
+    kind: np.ndarray
+    links: np.ndarray
     """Which carry their source's set over to their target."""
-    kept: list[np.ndarray]
+    kept: np.ndarray
     """Which of these lead on to the last row."""
-    sets: list[np.ndarray]
-    """N(0) .. N(L), rows x features."""
-    arrived: frozenset[int]
-    """The vertices from one of whose rows a chain of links leads to the last row after the last layer."""
-
-
-def position_matches(frame: Frame, in_target: np.ndarray, in_source: np.ndarray) -> np.ndarray:
-    """Which edges have their two positions among an operation's features, one in each row, S x edges."""
-    one, other = frame.edge_features.T
-    return (in_target[:, one] & in_source[:, other]) | (in_target[:, other] & in_source[:, one])
+    by_token: np.ndarray
+    """The vertices (by number) that make an operation a merge by token, S x V."""
+    by_edge: np.ndarray
+    """The edges (by number) that make it a merge by position, S x E."""
+    sets: np.ndarray
+    """N(0) .. N(L), L+1 x R x F."""
+    reached: np.ndarray
+    """The rows before the first layer from which a chain of links leads to the last row after the last, R."""
 
 
 def reconstruct(
-    frame: Frame, layers: Sequence[Found], *, lenient: bool = False, rule: SetRule = "whole"
+    frames: Frames, found: Found, layers: int, *, lenient: bool = False, rule: SetRule = "whole"
 ) -> Reconstruction:
     """Algorithm 1 over the important operations of all layers.
 
     Strict: an operation counts only if all its features are contained in its rows' sets. Lenient: features that are not
     contained are left aside.
     """
-    sets = [frame.initial]
-    kinds: list[np.ndarray] = []
-    links: list[np.ndarray] = []
-    for found in layers:
-        kind, linked = np.empty(len(found.operations), np.int64), np.empty(len(found.operations), bool)
-        following = np.empty_like(frame.initial)
-        carry(
-            found.operations, found.in_target, found.in_source, sets[-1], len(frame.vertices), frame.edge_features,
-            frame.query_features, lenient, rule == "whole", kind, linked, following,
-        )  # fmt: skip
-        sets.append(following)
-        kinds.append(kind)
-        links.append(linked)
-    chain = downwards(frame.rows, [found.operations[linked] for found, linked in zip(layers, links, strict=True)])
-    kept = [
-        linked & chain[layer + 1][found.operations[:, 1]]
-        for layer, (found, linked) in enumerate(zip(layers, links, strict=True))
-    ]
-    return Reconstruction(kind=kinds, links=links, kept=kept, sets=sets, arrived=holders(frame, chain[0]))
+    count, rules = len(found.operations), frames.rules
+    sets = np.zeros((layers + 1, *frames.initial.shape), bool)
+    sets[0] = frames.initial
+    kind, linked = np.empty(count, np.int64), np.empty(count, bool)
+    by_token, by_edge = (np.zeros((count, width), bool) for width in (frames.most, frames.slots.shape[1]))
+    kernels.carry(
+        rules, found.begin, found.operations, found.in_target, found.in_source, lenient, rule == "whole", sets, kind,
+        linked, by_token, by_edge,
+    )  # fmt: skip
+    kept, reached = downwards(frames, found, linked, layers)
+    return Reconstruction(
+        kind=kind, links=linked, kept=kept, by_token=by_token, by_edge=by_edge, sets=sets, reached=reached
+    )
 
 
-def downwards(rows: int, linked: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Which rows, before each layer and after the last, have a chain of operations (or themselves) to the last row."""
-    reached = [np.zeros(rows, bool) for _ in range(len(linked) + 1)]
-    reached[-1][-1] = True
-    for layer in reversed(range(len(linked))):
-        reached[layer] |= reached[layer + 1]
-        _, target, source = linked[layer].T
-        reached[layer][source[reached[layer + 1][target]]] = True
-    return reached
+def downwards(frames: Frames, found: Found, linked: np.ndarray, layers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the linked operations (S, bool) lead on to the last row after the last layer, and from which rows before
+    the first layer a chain of them does (rows also pass on to themselves)."""
+    kept, reached = np.empty(len(linked), bool), np.empty(len(frames.held), bool)
+    kernels.downwards(frames.rules, found.begin, found.operations, linked, layers, kept, reached)
+    return kept, reached
 
 
-def holders(frame: Frame, rows: np.ndarray) -> frozenset[int]:
-    """The vertices held by at least one of these rows in the input."""
-    return frozenset(compress(frame.vertices, frame.holding.dot(rows).tolist()))
+def lead(frames: Frames, reached: np.ndarray, second: np.ndarray | None = None) -> np.ndarray:
+    """For each input, whether a path from start to goal, with vertex second[g] after start if given, has all its
+    vertices held by reached rows."""
+    room, out = np.empty((2, frames.most + 1), bool), np.empty(len(frames), bool)
+    second = np.zeros(len(frames), np.int64) if second is None else second
+    kernels.leads(
+        frames.rules, frames.held, reached, frames.edges, frames.start, frames.goal, second, *room, out
+    )  # fmt: skip
+    return out

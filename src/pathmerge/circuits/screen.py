@@ -13,12 +13,23 @@ chain reaches, and what the maximum does to an operation that is important under
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from pathmerge.circuits.features import Responses
-from pathmerge.circuits.frame import Frame
-from pathmerge.circuits.perturb import MAXIMUM, ZERO, Important, decide, effects, important_last, limit, passes_of
+from pathmerge.circuits.frame import Frames
+from pathmerge.circuits.perturb import (
+    MAXIMUM,
+    ZERO,
+    Important,
+    decide,
+    effects,
+    important_last,
+    limit,
+    measure,
+    passes_of,
+)
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import links
 
@@ -28,8 +39,8 @@ SKIP = 1e-6
 
 def measure_candidates(
     trace: Trace,
-    frames: Sequence[Frame],
-    answers: Sequence[Sequence[Responses]],
+    frames: Frames,
+    answers: Sequence[Responses],
     alpha: float,
     kappa1: float,
     kappa2: float,
@@ -53,21 +64,29 @@ def measure_candidates(
 
 
 def audit(
-    trace: Trace, found: Sequence[Important], count: int, alpha: float, kappa1: float, seed: Sequence[int]
+    trace: Trace,
+    found: Sequence[Important],
+    count: int,
+    alpha: float,
+    kappa1: float,
+    seeds: Sequence[Sequence[int]],
 ) -> list[Important]:
-    """What measuring some more operations of one input, in the layers below the last, finds: drawn at random among
+    """What measuring `count` more operations of each input, in the layers below the last, finds: drawn at random among
     those not found important, each measured exactly. For each layer, the important ones among them."""
-    choose = np.random.default_rng([*seed, 1])
-    last = trace.model.layers - 1
+    last, heads = trace.model.layers - 1, trace.model.heads
     watched = found[last].operations
-    there = np.broadcast_to(trace.allowed.numpy(), (last, *trace.layers[0].pattern.shape)).copy()
+    there = np.broadcast_to(trace.allowed.numpy(), (last, heads, *trace.allowed.shape)).copy()
     for layer in range(last):
         there[layer][tuple(found[layer].operations.T)] = False
-    every = np.argwhere(there)
-    chosen = every[choose.choice(len(every), min(count, len(every)), replace=False)]
+    chosen: list[np.ndarray] = []
+    for seed, (low, high) in zip(seeds, pairwise(trace.first.tolist()), strict=True):
+        every = np.argwhere(there[:, :, low:high])
+        choose = np.random.default_rng([*seed, 1])
+        mine = every[choose.choice(len(every), min(count, len(every)), replace=False)]
+        chosen.append(mine + np.array([0, 0, low, 0]))
     more: list[Important] = []
     for layer in range(last):
-        operations = chosen[chosen[:, 0] == layer, 1:]
+        operations = np.concatenate([mine[mine[:, 0] == layer, 1:] for mine in chosen])
         both = np.concatenate([np.insert(operations, 3, kind, axis=1) for kind in (ZERO, MAXIMUM)])
         more.append(decide(effects(trace, layer, both, watched), alpha, limit(trace, kappa1)))
     return more
@@ -84,16 +103,23 @@ def _measure(
 ) -> tuple[Important, np.ndarray]:
     """Perturb candidates to zero, and to the maximum where that can still decide something (elsewhere it stays nan);
     also all these perturbations."""
-    operations = np.argwhere(chosen.any(-1))
-    to_zero = np.insert(operations, 3, ZERO, axis=1)
-    first = effects(trace, layer, to_zero, watched, SKIP)
-    by_zero = (first.drop[..., ZERO] > alpha) | (first.change[..., ZERO] > threshold)
-    open_still = chosen[..., 1] & ~by_zero
-    to_maximum = np.insert(np.argwhere(open_still), 3, MAXIMUM, axis=1)
-    second = effects(trace, layer, to_maximum, watched, SKIP)
-    for one, other in ((first.drop, second.drop), (first.change, second.change)):
-        one[..., MAXIMUM] = np.where(open_still, other[..., MAXIMUM], np.nan)
-    return decide(first, alpha, threshold), np.concatenate([to_zero, to_maximum])
+    operations = np.argwhere(chosen[..., ZERO] | chosen[..., MAXIMUM])
+    drop, change = np.full((2, len(operations), 2), np.nan, np.float32)
+    best = trace.best[trace.owner[operations[:, 1]]]
+
+    def perturbed(places: np.ndarray, kind: int) -> np.ndarray:
+        passes = np.insert(operations[places], 3, kind, axis=1)
+        outcome = measure(trace, layer, passes, watched, SKIP)
+        drop[places, kind], change[places, kind] = best[places] - outcome.logit, outcome.change
+        return passes
+
+    to_zero = perturbed(np.arange(len(operations)), ZERO)
+    by_zero = (drop[:, ZERO] > alpha) | (change[:, ZERO] > threshold)
+    to_maximum = perturbed(np.flatnonzero(chosen[..., MAXIMUM][tuple(operations.T)] & ~by_zero), MAXIMUM)
+    by = (drop > alpha) | (change > threshold)
+    found = by.any(-1)
+    important = Important(operations=operations[found], by=by[found], drop=drop[found], change=change[found])
+    return important, np.concatenate([to_zero, to_maximum])
 
 
 def _sources(trace: Trace, important: Important, possible: np.ndarray, reached: np.ndarray) -> np.ndarray:
@@ -103,20 +129,16 @@ def _sources(trace: Trace, important: Important, possible: np.ndarray, reached: 
     return (source + trace.first[trace.owner[target]])[links & reached[target]]
 
 
-def candidates(
-    trace: Trace, frames: Sequence[Frame], answers: Sequence[Sequence[Responses]], threshold: float
-) -> list[np.ndarray]:
+def candidates(trace: Trace, frames: Frames, answers: Sequence[Responses], threshold: float) -> list[np.ndarray]:
     """For each layer, which operations could be a merge or copy with the largest sets that any choice of important
     operations allows, H x R x n x 2: if important under zero (features must fall), and if only under maximum (rise)."""
     found = [np.zeros((*layer.pattern.shape, 2), bool) for layer in trace.layers]
-    for frame, given, begin in zip(frames, answers, trace.first[:-1].tolist(), strict=True):
-        sets = frame.initial
-        for response, layer, possible in zip(given, trace.layers, found, strict=True):
-            following = np.empty_like(sets)
-            links.linkable(
-                response.begin, response.products, response.target, response.source, np.float32(threshold), sets,
-                len(frame.vertices), frame.edge_features, frame.query_features, layer.allowed.numpy(), begin, possible,
-                following,
-            )  # fmt: skip
-            sets = following
+    sets = frames.initial
+    for given, layer, possible in zip(answers, trace.layers, found, strict=True):
+        following = sets.copy()
+        links.linkable(
+            frames.rules, given.after, given.shift, given.products, given.target, given.source, np.float32(threshold),
+            sets, layer.allowed.numpy(), possible, following,
+        )  # fmt: skip
+        sets = following
     return found

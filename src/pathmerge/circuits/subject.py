@@ -203,6 +203,11 @@ class TransformerSubject:
         """Values or weighted sums of them (M x 1 x W) as they are added to the residual stream, doubled."""
         return _product(values[:, 0], self._blocks[layer % len(self._blocks)]["M double"])
 
+    def doubling(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """The matrices of `double_rows` and `double_values`."""
+        weights = self._blocks[layer % len(self._blocks)]
+        return weights["double"].numpy(), weights["M double"].numpy()
+
     @property
     def embeds_rows(self) -> bool:
         """Whether a row's embedding depends on its own token and position only, one token to a row."""

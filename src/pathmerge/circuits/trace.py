@@ -150,6 +150,13 @@ class Trace:
         return self._doubled[at]
 
     @cached_property
+    def attended(self) -> np.ndarray:
+        """Doubled, the base rows of the first layer with the attention's output; R x 2D."""
+        model, layer = self.model, self.layers[0]
+        assert isinstance(model, TransformerSubject)
+        return (model.double_rows(0, layer.x) + model.double_values(0, layer.mixed)).numpy()
+
+    @cached_property
     def _read(self) -> dict[int, tuple[np.ndarray, ...]]:
         return {}
 

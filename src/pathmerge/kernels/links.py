@@ -1,70 +1,74 @@
-"""Which attention operations could be a merge or a copy, by how their products respond to perturbed features."""
+"""Step V for several inputs: which attention operations could be a merge or a copy, by how their products respond to
+perturbed features, which of them are, and where they lead.
+
+Shapes: G inputs, R rows of all inputs, n rows of the longest, S operations, F features, H heads, L layers. Operations
+are S x 4 (layer, head, target among all rows, source in its input), an input's in a row and by layer; sets R x F, bool.
+"""
 
 from __future__ import annotations
 
-from pathmerge.kernels.compile import float_kernel
+from pathmerge.kernels.compile import float_kernel, kernel
 
 
 @float_kernel
-def linkable(
-    after, products, target, source, threshold, sets, vertices, edges, query, allowed, begin, out, following
-):  # fmt: skip
-    """out[h, begin + j, i, way]: whether the features that respond (way 0: fall, 1: rise, by more than `threshold`) and
-    are contained in the rows' sets make row j reading row i a merge or a copy.
+def linkable(rules, after, shift, products, target, source, threshold, sets, allowed, out, following):
+    """out[h, j, i, way]: whether the features that respond (way 0: fall, 1: rise, by more than `threshold`) and are
+    contained in the rows' sets make row j reading row i a merge or a copy.
 
     products: H x j x i, q·k; target (H x j x F x i) and source (H x i x F x j): the same with each feature perturbed in
-    row j, or in row i. Rows j are those from `after` on, and counted from there in these arrays. sets: n x F, bool. The
-    first `vertices` features are vertices. edges: E x 2, features of an edge's two positions; query: those of start and
-    goal in the query. following: the sets if all these operations carried over what their source holds.
+    row j, or in row i. Row j of input g stands at j + shift[g] in the first two, j - after[g] in the third; rows before
+    after[g] are not there. following: the same sets, to which all these operations carry over what their source holds.
     """
-    n, features = sets.shape
-    for j in range(n):
-        for f in range(features):
-            following[j, f] = sets[j, f]
-    for h in range(out.shape[0]):
-        for j in range(after, n):
-            at = j - after
-            for i in range(n):
-                fall, rise = False, False
-                if allowed[h, begin + j, i]:
-                    was = products[h, at, i]
-                    for f in range(vertices):
-                        if sets[j, f] and sets[i, f]:
-                            one, other = target[h, at, f, i] - was, source[h, i, f, at] - was
-                            fall |= one < -threshold and other < -threshold
-                            rise |= one > threshold and other > threshold
-                    for e in range(edges.shape[0]):
-                        for turn in range(2):
-                            a, b = edges[e, turn], edges[e, 1 - turn]
-                            if sets[j, a] and sets[i, b]:
-                                one, other = target[h, at, a, i] - was, source[h, i, b, at] - was
+    for g in range(after.shape[0]):
+        low, vertices = rules.first[g], rules.vertices[g]
+        n, features = rules.first[g + 1] - low, rules.features[g]
+        for h in range(out.shape[0]):
+            for j in range(after[g], n):
+                at, column = j + shift[g], j - after[g]
+                for i in range(n):
+                    fall, rise = False, False
+                    if allowed[h, low + j, i]:
+                        was = products[h, at, i]
+                        for f in range(vertices):
+                            if sets[low + j, f] and sets[low + i, f]:
+                                one, other = target[h, at, f, i] - was, source[h, low + i, f, column] - was
                                 fall |= one < -threshold and other < -threshold
                                 rise |= one > threshold and other > threshold
-                    if j == n - 1:
-                        for e in range(query.shape[0]):
-                            if sets[i, query[e]]:
-                                other = source[h, i, query[e], at] - was
-                                fall |= other < -threshold
-                                rise |= other > threshold
-                out[h, begin + j, i, 0], out[h, begin + j, i, 1] = fall, rise
-                if fall or rise:
-                    for f in range(features):
-                        following[j, f] |= sets[i, f]
+                        for e in range(rules.edges[g]):
+                            for turn in range(2):
+                                a = vertices + rules.slots[g, e] + 1 + turn
+                                b = vertices + rules.slots[g, e] + 2 - turn
+                                if sets[low + j, a] and sets[low + i, b]:
+                                    one, other = target[h, at, a, i] - was, source[h, low + i, b, column] - was
+                                    fall |= one < -threshold and other < -threshold
+                                    rise |= one > threshold and other > threshold
+                        if j == n - 1 and features > vertices:
+                            for f in range(features - 4, features - 2):
+                                if sets[low + i, f]:
+                                    other = source[h, low + i, f, column] - was
+                                    fall |= other < -threshold
+                                    rise |= other > threshold
+                    out[h, low + j, i, 0], out[h, low + j, i, 1] = fall, rise
+                    if fall or rise:
+                        for f in range(features):
+                            following[low + j, f] |= sets[low + i, f]
 
 
 @float_kernel
 def depend(
-    operations, by, after, products, target, source, threshold, in_target, in_source, target_change, source_change
-):  # fmt: skip
-    """Which features some operations (S x 3: head, target, source) depend on, and how much each changes the product,
-    S x F each: it must fall by more than `threshold` where the operation is important under zero (by, S x 2), or else
-    rise. The rest as in `linkable`."""
-    for s in range(operations.shape[0]):
-        h, j, i = operations[s, 0], operations[s, 1] - after, operations[s, 2]
-        was = products[h, j, i]
-        for f in range(in_target.shape[1]):
-            one, other = target[h, j, f, i] - was, source[h, i, f, j] - was
-            target_change[s, f], source_change[s, f] = one, other
+    rules, owner, operations, which, by, after, shift, products, target, source, threshold, in_target, in_source
+):
+    """Which features the operations `which`, all of one layer, depend on in their target and source row, S x F each:
+    the product must fall by more than `threshold` where the operation is important under zero (by, S x 2), or else
+    rise. owner: the input of each row. The rest as in `linkable`."""
+    for s in which:
+        h, row, i = operations[s, 1], operations[s, 2], operations[s, 3]
+        g = owner[row]
+        low = rules.first[g]
+        at, column = row - low + shift[g], row - low - after[g]
+        was = products[h, at, i]
+        for f in range(rules.features[g]):
+            one, other = target[h, at, f, i] - was, source[h, low + i, f, column] - was
             if by[s, 0]:
                 in_target[s, f], in_source[s, f] = one < -threshold, other < -threshold
             else:
@@ -72,42 +76,114 @@ def depend(
 
 
 @float_kernel
-def carry(
-    operations, in_target, in_source, sets, vertices, edges, query, lenient, whole, kinds, linked, following
-):  # fmt: skip
-    """One layer of Algorithm 1: what each operation is (0 by token, 1 by position, 2 copy, 3 other), whether it carries
-    its source's set over, and the sets that follow.
+def changes(rules, owner, operations, at, which, layer, after, shift, products, answers, in_source, out):
+    """How much feature which[k] changes the product of operation at[k], for the operations of one layer; `answers` are
+    its responses in the source (`in_source`) or the target, as in `linkable`."""
+    for k in range(at.shape[0]):
+        s = at[k]
+        if operations[s, 0] != layer:
+            continue
+        h, row, i = operations[s, 1], operations[s, 2], operations[s, 3]
+        g = owner[row]
+        low = rules.first[g]
+        place, column = row - low + shift[g], row - low - after[g]
+        value = answers[h, low + i, which[k], column] if in_source else answers[h, place, which[k], i]
+        out[k] = value - products[h, place, i]
 
-    operations: S x 3 (head, target, source); in_target, in_source: S x F, the features each depends on; sets: n x F.
-    Strict: an operation with a feature that its rows' sets do not hold carries nothing. Lenient: such features are left
-    aside. whole: carried over is the source's set, or else the operation's features that are held.
+
+@kernel
+def carry(rules, begin, operations, in_target, in_source, lenient, whole, sets, kinds, linked, by_token, by_edge):
+    """Algorithm 1: what each operation is (0 by token, 1 by position, 2 copy, 3 other), whether it carries its source's
+    set over, and the sets that follow.
+
+    Input g owns operations begin[g]..begin[g+1]-1. in_target, in_source: S x F, the features each depends on; sets:
+    L+1 x R x F, of which the first is given. Strict: an operation with a feature that its rows' sets do not hold
+    carries nothing. Lenient: such features are left aside. whole: carried over is the source's set, or else the
+    operation's features that are held. by_token, by_edge: S x V and S x E, the vertices and edges that make it a merge.
     """
-    n, features = sets.shape
-    for j in range(n):
-        for f in range(features):
-            following[j, f] = sets[j, f]
-    for s in range(operations.shape[0]):
-        j, i = operations[s, 1], operations[s, 2]
-        kind, contained = 3, True
-        for f in range(features):
-            contained &= (not in_target[s, f] or sets[j, f]) and (not in_source[s, f] or sets[i, f])
-        if j == n - 1:
-            for e in range(query.shape[0]):
-                if in_source[s, query[e]] and sets[i, query[e]]:
-                    kind = 2
-        for e in range(edges.shape[0]):
-            for turn in range(2):
-                a, b = edges[e, turn], edges[e, 1 - turn]
-                if in_target[s, a] and sets[j, a] and in_source[s, b] and sets[i, b]:
-                    kind = 1
-        for f in range(vertices):
-            if in_target[s, f] and sets[j, f] and in_source[s, f] and sets[i, f]:
-                kind = 0
-        kinds[s] = kind
-        linked[s] = kind < 3 and (lenient or contained)
-        if linked[s]:
-            for f in range(features):
-                if whole:
-                    following[j, f] |= sets[i, f]
-                else:
-                    following[j, f] |= (in_target[s, f] and sets[j, f]) or (in_source[s, f] and sets[i, f])
+    for g in range(begin.shape[0] - 1):
+        low, high = rules.first[g], rules.first[g + 1]
+        vertices, features = rules.vertices[g], rules.features[g]
+        s = begin[g]
+        for layer in range(sets.shape[0] - 1):
+            now, following = sets[layer], sets[layer + 1]
+            for j in range(low, high):
+                for f in range(features):
+                    following[j, f] = now[j, f]
+            while s < begin[g + 1] and operations[s, 0] == layer:
+                j, i = operations[s, 2], low + operations[s, 3]
+                kind, contained = 3, True
+                for f in range(features):
+                    contained &= (not in_target[s, f] or now[j, f]) and (not in_source[s, f] or now[i, f])
+                if j == high - 1 and features > vertices:
+                    for f in range(features - 4, features - 2):
+                        if in_source[s, f] and now[i, f]:
+                            kind = 2
+                for e in range(rules.edges[g]):
+                    a, b = vertices + rules.slots[g, e] + 1, vertices + rules.slots[g, e] + 2
+                    by_edge[s, e] = (in_target[s, a] and now[j, a] and in_source[s, b] and now[i, b]) or (
+                        in_target[s, b] and now[j, b] and in_source[s, a] and now[i, a]
+                    )
+                    if by_edge[s, e]:
+                        kind = 1
+                for f in range(vertices):
+                    by_token[s, f] = in_target[s, f] and now[j, f] and in_source[s, f] and now[i, f]
+                    if by_token[s, f]:
+                        kind = 0
+                kinds[s] = kind
+                linked[s] = kind < 3 and (lenient or contained)
+                if linked[s]:
+                    for f in range(features):
+                        if whole:
+                            following[j, f] |= now[i, f]
+                        else:
+                            following[j, f] |= (in_target[s, f] and now[j, f]) or (in_source[s, f] and now[i, f])
+                s += 1
+
+
+@kernel
+def downwards(rules, begin, operations, linked, layers, kept, reached):
+    """Which of the operations that are `linked` have a chain of such (rows also pass on to themselves) to the last row
+    after the last of `layers`, and which rows before the first layer have one (reached, R)."""
+    reached[:] = False
+    for g in range(begin.shape[0] - 1):
+        low = rules.first[g]
+        reached[rules.first[g + 1] - 1] = True
+        end = begin[g + 1]
+        for layer in range(layers - 1, -1, -1):
+            s = end
+            # First all of a layer, by the rows reached above it; then what they reach.
+            while s > begin[g] and operations[s - 1, 0] == layer:
+                s -= 1
+                kept[s] = linked[s] and reached[operations[s, 2]]
+            for at in range(s, end):
+                if kept[at]:
+                    reached[low + operations[at, 3]] = True
+            end = s
+
+
+@kernel
+def leads(rules, held, reached, edges, start, goal, second, through, seen, out):
+    """Whether a path from start to goal, with second[g] after start if that is not 0, has all its vertices among those
+    that reached rows hold (held: R x 2). edges: G x E x 2; through, seen: bool, for every vertex id."""
+    for g in range(out.shape[0]):
+        through[:], seen[:] = False, False
+        for row in range(rules.first[g], rules.first[g + 1]):
+            if reached[row]:
+                through[held[row, 0]], through[held[row, 1]] = True, True
+        through[0] = False
+        begins = second[g] == 0
+        for e in range(edges.shape[1]):
+            begins |= edges[g, e, 0] == start[g] and edges[g, e, 1] == second[g]
+        origin = second[g] if second[g] else start[g]
+        more = begins and through[start[g]] and through[origin]
+        if more:
+            seen[origin] = True
+        while more:
+            more = False
+            for e in range(edges.shape[1]):
+                source, target = edges[g, e, 0], edges[g, e, 1]
+                if seen[source] and through[target] and not seen[target]:
+                    seen[target] = True
+                    more = True
+        out[g] = seen[goal[g]]

@@ -14,7 +14,7 @@ from pathmerge.kernels.attention import LITTLE, TINY, differs
 from pathmerge.kernels.compile import float_inline, float_kernel, larger
 from pathmerge.kernels.products import multiply, multiply_onto
 from pathmerge.kernels.rows import normalise_one, wide_moments, write_normal
-from pathmerge.kernels.softmax import weigh
+from pathmerge.kernels.softmax import exponential, weigh
 
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
@@ -58,6 +58,45 @@ def _only_moved(first, last, x, rows, base, zero, least, share):
     return found
 
 
+@float_inline
+def _shift(zero, n, row, key, base, scale, terms):
+    """How the attention of each row of an input changes where row `row` gets another key (terms, 4 x n): what remains
+    of its sum of values, the weight of the new value, that of the old one in what remains, and the new score."""
+    _, pattern, tops, sums, queries, _, _, _, _ = base
+    for t in range(n):
+        terms[3, t] = scale * dot(queries[zero + t, 0], key)
+    for t in range(n):
+        stale, top, old = terms[3, t], tops[0, zero + t], pattern[0, zero + t, row]
+        apart = exponential(-abs(top - stale))
+        before, new = sums[0, zero + t], _ONE  # both by e to the larger of the two scores
+        if stale > top:
+            before *= apart
+        else:
+            new = apart
+        total = before * (_ONE - old) + new
+        terms[0, t], terms[1, t] = before / total, new / total
+        terms[2, t] = old * terms[0, t]
+
+
+@float_inline
+def _sum(given, begin, kept, more, less, out):
+    """A part of a doubled row, from `begin` on, with what remains of its sum of values and one value for another."""
+    row, mixed, value, old = given
+    row, mixed, value, old = row[begin:], mixed[begin:], value[begin:], old[begin:]
+    for w in range(out.shape[0]):
+        out[w] = row[w] + kept * mixed[w] + more * value[w] - less * old[w]
+
+
+@float_inline
+def _attend_anew(at, zero, n, row, value, base, weights, double):
+    """The doubled row `at` with its sum of values, `value` being that of row `row`, from n scores (weights)."""
+    _, _, _, _, _, _, residual, _, values = base
+    for w in range(double.shape[0]):
+        double[w] = residual[at, w]
+    weigh(weights, n)
+    _add_mixed(weights, n, row, value, values, zero, double)
+
+
 @float_kernel
 def through_one(
     rows, begin, count, q, k, new_row, new_value, base, allowed, scale, biases, second, real, epsilon, tolerance,
@@ -71,66 +110,59 @@ def through_one(
     q, k, new_row, new_value: of the changed row of each pass; base: (scores, pattern, tops, sums, queries, keys,
     doubled rows, doubled sums of values, doubled values) of the base rows; biases: of the activation's input, and of
     the output. Where `least` is above 0, rows that differ by less from the base rows after the layer (`following`) are
-    left out of passes in which only a `share` differs. scratch: n (widened for `softmax`), 2D, (n + 3) x F.
+    left out of passes in which only a `share` differs. scratch: n (widened for `softmax`), 2D, (n + 3) x F, 4 x n.
+    Each step is done for all rows of a pass before the next: within a row every step waits for the one before.
     """
-    scores, pattern, tops, sums, queries, keys, residual, mixed, values = base
+    scores, pattern, _, _, _, keys, residual, mixed, values = base
     bias, after = biases
-    weights, double, active = scratch
+    weights, double, active, terms = scratch
     wide, size = out_x.shape[1], double.shape[0]
     found = 0
     out_first[0] = 0
     for b in range(rows.shape[0]):
         zero, n, row, low = begin[b], count[b], rows[b], found
+        _shift(zero, n, row, k[b], base, scale, terms)
+        old_value, value = values[zero + row], new_value[b]
         for t in range(n):
             at = zero + t
+            old = pattern[0, at, row]
             if t == row:
                 for i in range(n):
                     score = _NONE
                     if allowed[0, at, i]:
                         score = scale * dot(q[b], k[b] if i == row else keys[zero + i, 0])
                     weights[i] = score
+                _attend_anew(at, zero, n, row, value, base, weights, double)
                 for w in range(size):
-                    double[w] = new_row[b, w]
-                weigh(weights, n)
-                _add_mixed(weights, n, row, new_value[b], values, zero, double)
+                    double[w] += new_row[b, w] - residual[at, w]
+            elif not allowed[0, at, row] or old + terms[1, t] < tolerance:
+                continue
+            elif _ONE - old < LITTLE:
+                for i in range(n):
+                    weights[i] = scores[0, at, i]
+                weights[row] = terms[3, t]
+                _attend_anew(at, zero, n, row, value, base, weights, double)
             else:
-                if not allowed[0, at, row]:
-                    continue
-                stale = scale * dot(queries[at, 0], k[b])
-                old, apart = pattern[0, at, row], np.exp(-abs(tops[0, at] - stale))
-                before, new = sums[0, at], _ONE  # both by e to the larger of the two scores
-                if stale > tops[0, at]:
-                    before *= apart
-                else:
-                    new = apart
-                total = before * (_ONE - old) + new
-                if old + new / total < tolerance:
-                    continue
-                if _ONE - old < LITTLE:
-                    for i in range(n):
-                        weights[i] = scores[0, at, i]
-                    weights[row] = stale
-                    for w in range(size):
-                        double[w] = residual[at, w]
-                    weigh(weights, n)
-                    _add_mixed(weights, n, row, new_value[b], values, zero, double)
-                else:
-                    kept, more = before / total, new / total
-                    less = old * kept
-                    for w in range(size):
-                        double[w] = (
-                            residual[at, w]
-                            + kept * mixed[at, w]
-                            + more * new_value[b, w]
-                            - less * values[zero + row, w]
-                        )
-            _, factor = wide_moments(double[:wide], real, epsilon)
+                kept, more, less = terms[0, t], terms[1, t], terms[2, t]
+                given = (residual[at], mixed[at], value, old_value)
+                _sum(given, 0, kept, more, less, out_x[found])
+                _sum(given, wide, kept, more, less, active[found - low])
+                out_rows[found] = t
+                found += 1
+                continue
             for w in range(wide):
-                out_x[found, w] = double[w] + after[w]
+                out_x[found, w] = double[w]
             for w in range(size - wide):
-                active[found - low, w] = larger(_ZERO, double[wide + w] * factor + bias[w])
+                active[found - low, w] = double[wide + w]
             out_rows[found] = t
             found += 1
+        for m in range(found - low):
+            _, terms[0, m] = wide_moments(out_x[low + m], real, epsilon)
+        for m in range(found - low):
+            for w in range(wide):
+                out_x[low + m, w] += after[w]
+            for w in range(size - wide):
+                active[m, w] = larger(_ZERO, active[m, w] * terms[0, m] + bias[w])
         multiply_onto(active, found - low, size - wide, second, out_x, low)
         if least > _ZERO:
             found = _only_moved(low, found, out_x, out_rows, following, zero, least, share)
