@@ -87,7 +87,7 @@ def trials() -> Iterator[Trial]:
         yield Trial(f"average/efficient-128-last-weights/seed{seed}", last)
         bare = changed(last, model__initialisation="default")
         yield Trial(f"prior/efficient-bare-128/seed{seed}", bare)
-        own = changed(recipe("matched", 64, seed), model__following=None, model__matching=1.0)
+        own = changed(recipe("matched", 64, seed), model__asking=None, model__following=None, model__matching=1.0)
         yield Trial(f"prior/matched-no-following-64/seed{seed}", own)
         yield Trial(f"prior/matched-no-joining-64/seed{seed}", changed(own, model__joining=0.0))
         yield Trial(f"prior/tuned-64/seed{seed}", recipe("tuned", 64, seed))

@@ -358,6 +358,7 @@ def test_the_order_of_edges_does_not_matter(name: str):
             {"name": "onehot", "following": 1.0, "initialisation": "matching"},
             r"following=1\.0: needs joining, heads=1 and embedding='onehot'",
         ),
+        ({"name": "onehot", "asking": 1.0}, r"asking=1\.0: needs following"),
         ({"name": "onehot", "following": -1}, r"following=-1: must be a number in 0\.\.1000"),
         ({"name": "onehott"}, r"model.name='onehott': must be one of onehot, rotary, edges \(did you mean onehot\?\)"),
         ({}, "model.name=None: must be one of onehot, rotary, edges"),

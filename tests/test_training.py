@@ -191,7 +191,8 @@ def test_a_prior_that_follows_edges_is_left_out_where_there_is_no_search(problem
     model = of_kinds(pm.recipe("matched", 64), problem, "onehot").model
     assert isinstance(model, pm.OneHot)
     searches = problem in ("balanced", "naive", "star")
-    assert (model.following, model.joining, model.matching) == ((1.2, 1.0, 0.0) if searches else (None, 0.0, 1.0))
+    priors = (model.asking, model.following, model.joining, model.matching)
+    assert priors == ((1.7, 1.4, 1.0, 0.0) if searches else (None, None, 0.0, 1.0))
 
 
 def test_toml_and_options_meet_in_one_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

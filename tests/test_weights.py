@@ -215,6 +215,21 @@ def test_following_in_the_third_layer_looks_for_what_the_second_has_copied():
         assert torch.equal(products.argmax(1), torch.arange(5))
 
 
+def test_asking_the_last_row_looks_at_the_goal_in_all_layers_but_the_last():
+    priors: dict[str, Any] = {"initialisation": "matching", "matching": 0.0, "joining": 1.0, "following": 1.0}
+    config = OneHot(input_size=32, layers=3, feed_forward_scale=0.0, asking=10.0, **priors)
+    model, plain = config.build(), replace(config, asking=None).build()
+    tokens = model.inputs(pm.Balanced(input_size=32).sample(20, threads=1)).tokens
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(3)]
+    seen = model.run(tokens, record=names).record
+    shares = [float(seen[name].detach()[:, 0, -1, -3].mean()) for name in names]  # QUERY start goal PATH start
+    assert min(shares[:2]) > 0.9
+    assert shares[2] < 0.5
+    for name, value in model.state_dict().items():
+        changed = (value != plain.state_dict()[name]).sum()
+        assert changed == (re.fullmatch(r"blocks\.[01]\.[qk]\.weight", name) is not None), name
+
+
 def test_matching_rows_look_at_rows_of_the_same_vertex():
     model = OneHot(input_size=32, layers=1, initialisation="matching", matching=10).build()
     tokens = model.inputs(pm.Balanced(input_size=32).sample(20, threads=1)).tokens

@@ -114,7 +114,8 @@ def matched(input_size: int, seed: int = 0) -> RunConfig:
         curriculum = replace(curriculum, slow_from=13)
     model = replace(model, initialisation="matching", joining=1.0)
     if vertices == 19:
-        model = replace(model, matching=0.0, following=1.2)
+        model = replace(model, matching=0.0, following=1.4, asking=1.7)
+        training = replace(training, learning_rate=1e-3)
     return replace(base, model=model, training=training, curriculum=curriculum, recipe="matched")
 
 
@@ -183,7 +184,7 @@ def on_problem(config: RunConfig, problem: Distribution, model: ModelConfig | No
     model = config.model if model is None else model
     changes: dict[str, Any] = {"text": problem.name == "language"} if hasattr(model, "text") else {}
     if isinstance(model, OneHot) and not isinstance(problem, SearchDistribution):
-        changes |= {"joining": 0.0, "following": None}
+        changes |= {"joining": 0.0, "following": None, "asking": None}
         if model.following is not None:
             changes["matching"] = OneHot.matching  # following took its place
     curriculum, training = config.curriculum, config.training

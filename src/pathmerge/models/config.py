@@ -21,7 +21,7 @@ Initialisation = Literal["default", "matching"]
 Positions = Literal["onehot", "learned", "rotary", "none"]
 Embedding = Literal["onehot", "learned"]
 
-LATER = ("following",)
+LATER = ("following", "asking")
 """Fields that came later: left out when not set, so that runs without them have the names they had before."""
 
 
@@ -107,6 +107,9 @@ class OneHot(ModelConfig):
     following: float | None = None
     """With `joining`: what is added from the second layer on so that a row looks for the vertices it has read: those at
     the other end of its edge, at the ends of the edges found there, and so on (a prior; `matching` then may be 0)."""
+    asking: float | None = None
+    """With `following`: what is added in all layers but the last so that the last row looks at the goal. It then reads
+    the graph when all merging is done, and not in a layer that merging would have to move up from (a prior)."""
 
     def __post_init__(self) -> None:
         check_range("hidden", self.hidden, 0, 2**16)
@@ -115,8 +118,9 @@ class OneHot(ModelConfig):
         check_flag("causal", self.causal)
         check_flag("text", self.text)
         check_number("joining", self.joining, 0, 1000)
-        if self.following is not None:
-            check_number("following", self.following, 0, 1000)
+        for name in LATER:
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), 0, 1000)
         super().__post_init__()
         if self.joining and (self.initialisation != "matching" or self.positions != "onehot" or self.text):
             raise ValueError(
@@ -124,6 +128,8 @@ class OneHot(ModelConfig):
             )
         if self.following and (not self.joining or self.heads > 1 or self.embedding != "onehot"):
             raise ValueError(f"following={self.following}: needs joining, heads=1 and embedding='onehot'")
+        if self.asking and not self.following:
+            raise ValueError(f"asking={self.asking}: needs following")
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(
                 f"heads={self.heads}: rotary positions need heads of even width, d={self.width} gives "

@@ -67,12 +67,17 @@ class SequenceTransformer(Transformer):
                 match(block.q, block.k, first + config.matched, ends, others, config.joining)
         if config.following:
             self._follow(config, config.following)
+        if config.asking:
+            last, goal = config.width - 1, config.width - Layout(config.input_size).region_width - 1
+            for block in self.blocks[:-1]:
+                assert isinstance(block, Block)
+                match(block.q, block.k, last, [last], [goal], config.asking)
 
     @torch.no_grad()
     def _follow(self, config: OneHot, by: float) -> None:
-        """Make queries read what attention will have copied. A vertex that a row takes over from another stands there as
-        its image under the layer's value and output matrices, and what is taken over from there as the image's image:
-        each layer reads as much of the one as of the other."""
+        """Make queries read what attention will have copied: a vertex that a row takes over from another stands there
+        as its image under the layer's value and output matrices, and what is taken over from there as the image's
+        image. Each layer reads as much of the one as of the other."""
         vertices = torch.arange(1, config.matched + 1)
         rows = torch.arange(config.matched, 2 * config.matched)
         copies_DV = torch.eye(config.width)[:, vertices]
