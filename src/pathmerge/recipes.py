@@ -93,13 +93,12 @@ def growing(input_size: int, seed: int = 0) -> RunConfig:
 
 
 def matched(input_size: int, seed: int = 0) -> RunConfig:
-    """T1m: problems that grow (`growing`), and attention that starts out matching equal vertices and joining the two
-    ends of an edge.
+    """T1m: problems that grow (`growing`), and attention that starts out joining the two ends of an edge and matching
+    equal vertices; at 19 vertices, following edges instead, with a last row that reads the graph in the last layer.
 
     N=32 (`pathmerge train --recipe matched --input-size 32 --seed S`): 0.995 at each lookahead after 220,032, 140,032
-    and 120,000 examples (seeds 1, 2, 3; median 140,032 and 2.3e12 FLOP; none failed). N=64: after 405,056 and
-    450,048 examples (seeds 1, 3); seed 2 has 0.9925 at its worst lookahead after 500,288, when the rate is gone (median
-    450,048 and 5.8e13 FLOP; docs/recipes.md).
+    and 120,000 examples (seeds 1, 2, 3; median 140,032 and 2.3e12 FLOP; none failed). N=64: after 247,552, 292,544 and
+    225,024 (median 247,552 and 3.2e13 FLOP; none failed). Above, docs/recipes.md.
     """
     base = growing(input_size, seed)
     assert isinstance(base.model, OneHot)
