@@ -356,7 +356,15 @@ def test_the_order_of_edges_does_not_matter(name: str):
         ),
         (
             {"name": "onehot", "following": 1.0, "initialisation": "matching"},
-            r"following=1\.0: needs joining, heads=1 and embedding='onehot'",
+            r"following=1\.0: needs joining, heads=1, loops=1, 2 layers or more and embedding='onehot'",
+        ),
+        (
+            {"name": "onehot", "following": 1.0, "initialisation": "matching", "joining": 1.0, "layers": 1},
+            r"following=1\.0: needs .*2 layers or more",
+        ),
+        (
+            {"name": "onehot", "following": 1.0, "initialisation": "matching", "joining": 1.0, "loops": 2},
+            r"following=1\.0: needs .*loops=1",
         ),
         ({"name": "onehot", "asking": 1.0}, r"asking=1\.0: needs following"),
         ({"name": "onehot", "following": -1}, r"following=-1: must be a number in 0\.\.1000"),

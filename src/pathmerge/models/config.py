@@ -126,8 +126,11 @@ class OneHot(ModelConfig):
             raise ValueError(
                 f"joining={self.joining}: needs initialisation='matching', positions='onehot' and symbolic tokens"
             )
-        if self.following and (not self.joining or self.heads > 1 or self.embedding != "onehot"):
-            raise ValueError(f"following={self.following}: needs joining, heads=1 and embedding='onehot'")
+        one_stack = self.heads == self.loops == 1 and self.layers > 1
+        if self.following and not (self.joining and one_stack and self.embedding == "onehot"):
+            raise ValueError(
+                f"following={self.following}: needs joining, heads=1, loops=1, 2 layers or more and embedding='onehot'"
+            )
         if self.asking and not self.following:
             raise ValueError(f"asking={self.asking}: needs following")
         if self.positions == "rotary" and self.width // self.heads % 2:
