@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -514,13 +514,29 @@ STANDINS = {
 """As much of Slurm as submitit asks for; jobs are processes of this machine."""
 
 
-def test_a_study_through_slurm(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    place = tmp_path / "bin"
+def install(scripts: Mapping[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.mkdir()
-    for name, script in STANDINS.items():
+    for name, script in scripts.items():
         (place / name).write_text(f"#!/bin/sh\n{script}")
         (place / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_a_job_that_slurm_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    refuses = "echo 'sbatch: error: invalid partition specified: fast' >&2; exit 1"
+    install({**STANDINS, "sbatch": refuses}, tmp_path / "bin", monkeypatch)
+    words = ["study", "lookahead-histogram", "--scale", "smoke", "--slurm", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("pathmerge: slurm: the job was refused: ")
+    assert "invalid partition specified: fast" in said
+
+
+def test_a_study_through_slurm(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    place = tmp_path / "bin"
+    install(STANDINS, place, monkeypatch)
     watch = Recorder(tmp_path / "slurm", "seed=1")
     found = run_it(study, "smoke", tmp_path / "slurm", Slurm(minutes=7), watch)
     assert watch.kinds("seed=0") == ["began", "ended"]

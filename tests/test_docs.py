@@ -76,6 +76,9 @@ def test_the_page_on_extending_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         [model, str(lookahead)] for model in ("onehot", "gated") for lookahead in (1, 2, 3, 4)
     ]
     assert (results / "figure.png").is_file()
+    page = (results / "report.html").read_text()
+    assert f"pathmerge --use {Path('layered.py').resolve()} --use " in page  # its commands know the files, too
+    assert "Transformers Struggle" not in page
     run = next(Path("runs").iterdir())
     assert run.name.startswith("layered-gated-32-")
     assert "layered,lookahead=4," in (run / "evaluation.csv").read_text()

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.figure import Figure
 
 from pathmerge.cli import main
 from pathmerge.models.config import Edges, ModelConfig, OneHot
 from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.naive import Naive
-from pathmerge.studies import learning, rules
+from pathmerge.recipes import track_of
+from pathmerge.studies import learning, runner
 from pathmerge.studies.catalogue import STUDIES, study_named
-from pathmerge.studies.claims import CLAIMS, as_markdown, touched, verdicts
+from pathmerge.studies.claims import as_markdown, touched, verdicts
 from pathmerge.studies.cost import Cost, cost_of, flops_per_example, measure_pace, parameters_of, tokens_of
+from pathmerge.studies.learning import LearningStudy
 from pathmerge.studies.lookahead_histogram import LookaheadHistogram
 from pathmerge.studies.perform import Order, perform
 from pathmerge.studies.results import Folder, Outcome, write_rows
 from pathmerge.studies.runner import Event, Local, run_study
-from pathmerge.studies.study import Row, Task
+from pathmerge.studies.study import Place, Row, Task
 from pathmerge.training.config import RunConfig
 from pathmerge.training.flops import training_flops
+from pathmerge.training.run import open_directory
 
 
 @dataclass(frozen=True)
@@ -95,12 +102,35 @@ def test_settings_of_the_paper_are_the_published_ones():
     assert one_of("rotary-model", "c.model.hidden") == [16, 128, 256, 1024]
     assert one_of("dfs-size", "c.problem.input_size") == list(range(48, 193, 16))
     assert one_of("dfs-size", "c.seed") == list(range(1, 16))
+    for name in ("sensitivity", "graph-size", "model-size", "dfs-size", "selection-inference-size"):
+        assert {track_of(config) for config in configs(name)} == {"T0"}
     models = [(3, 16, 1), (16, 128, 4), (24, 192, 4), (32, 256, 4), (32, 384, 4)]
     assert one_of("dfs-model", "(c.model.layers, c.model.hidden, c.model.heads)") == models
     assert one_of("dfs-padding", "(c.problem.mode, c.problem.padding)") == [("naive", "random"), ("naive", "standard")]
     assert one_of("selection-inference-size", "c.training.validate_every") == [2**16]
     wide = [(4, 16), (4, 128), (4, 512), (4, 1024), (8, 256)]
     assert one_of("selection-inference-model", "(c.model.layers, c.model.hidden)") == wide
+
+
+def test_backtracks_beyond_the_figure_are_not_tested(monkeypatch: pytest.MonkeyPatch):
+    """N=128 has room for 30; figure 15 has 0 to 15, and the claim's "larger half" is of those."""
+    judged = [
+        SimpleNamespace(parameters={"backtrack": b}, accuracy=1.0, low=1.0, high=1.0, examples=9) for b in range(31)
+    ]
+    monkeypatch.setattr("pathmerge.evaluation.evaluate.evaluate", lambda *_, **__: SimpleNamespace(rows=judged))
+    monkeypatch.setattr("pathmerge.studies.dfs.ending", lambda _: {"kind": "end"})
+    study = study_named("dfs-padding")
+    setting = study.setting("paper")
+    task = study.tasks(setting)[0]
+    run: Any = SimpleNamespace(config=task.config, model=None)
+    rows = study.measure(task, run, setting, Place(folder=Path(), threads=1))
+    assert [row["backtrack"] for row in rows if row["kind"] == "cell"] == list(range(16))
+
+
+def test_rotary_decoders_match_tokens_where_others_follow_edges():
+    study = study_named("rotary-size")
+    configs = _configs(study.tasks(study.setting("paper", "matched")))
+    assert {config.model.matching for config in configs} == {OneHot.matching}
 
 
 def test_studies_share_their_runs():
@@ -132,24 +162,36 @@ class Broken(LookaheadHistogram):
     """A study with a task that fails, one that does not."""
 
     name = "broken"
+    error: ClassVar[Exception] = ValueError("part=7: is broken")
 
     def tasks(self, setting):
         return [Task(labels={"part": 0}), Task(labels={"part": 7})]
 
     def measure(self, task, run, setting, place):
         if task.labels["part"] == 7 and not (place.folder.parent.parent / "mended").exists():
-            raise ValueError("part=7: is broken")
+            raise self.error
         return [{"lookahead": 1, "graphs": 5}, {"lookahead": 2, "graphs": 1, "note": float("nan")}]
 
 
-def test_a_failure_is_a_row_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("part=7: is broken"), "part=7: is broken"),
+        (KeyError("nothing"), "KeyError: 'nothing'"),
+        (RuntimeError("no memory\nleft"), "RuntimeError: no memory left"),
+    ],
+)
+def test_a_failure_is_a_row_and_is_tried_again(
+    error: Exception, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Broken, "error", error)
     study = Broken()
     monkeypatch.setitem(STUDIES, "broken", study)
     rows, _ = run_study(study, study.setting("smoke"), tmp_path, Here())
     assert rows == [
         {"part": 0, "lookahead": 1, "graphs": 5},
         {"part": 0, "lookahead": 2, "graphs": 1, "note": None},
-        {"part": 7, "error": "part=7: is broken"},
+        {"part": 7, "error": says},
     ]
     folder = Folder(root=tmp_path, study=study, setting=study.setting("smoke"))
     (folder.path / "mended").touch()
@@ -178,6 +220,21 @@ def test_results_of_another_config_are_refused(tmp_path: Path):
     (folder.path / "study.json").write_text("{")
     with pytest.raises(ValueError, match=r"its study.json cannot be read; choose another folder"):
         folder.open(tasks)
+
+
+def test_a_run_whose_config_changed_is_refused_and_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["study", "model-size", "--scale", "smoke", "--out", str(tmp_path)]
+    study = study_named("model-size")
+    folder = Folder(root=tmp_path, study=study, setting=study.setting("smoke"))
+    config = _configs(study.tasks(folder.setting))[0]
+    run = open_directory(folder.runs, config)
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace("examples = 1024", "examples = 2048"))
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.err == f"pathmerge: training.examples=1024: the run in {str(run)!r} has 2048, and keeps it\n"
+    assert said.out == ""
+    assert not folder.path.exists()
 
 
 def test_a_start_that_was_cut_off_is_no_obstacle(tmp_path: Path):
@@ -294,6 +351,22 @@ def test_a_killed_process_is_started_again(tmp_path: Path):
     assert rows == undisturbed
 
 
+def test_a_process_that_was_asked_to_stop_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    real, begun = runner.start, []
+
+    def start(order: Order, log: Path) -> subprocess.Popen[bytes]:
+        begun.append(order.task)
+        return subprocess.Popen(["sh", "-c", "exit 130"]) if len(begun) == 1 else real(order, log)
+
+    monkeypatch.setattr(runner, "start", start)
+    study = study_named("lookahead-histogram")
+    seen: list[Event] = []
+    rows, _ = run_study(study, study.setting("smoke"), tmp_path, Local(cores=1), watch=lambda e, _: seen.append(e))
+    assert [event.says for event in seen if event.kind == "died"] == ["asked to stop"]
+    assert rows
+    assert [row for row in rows if row.get("error")] == []
+
+
 def _kill_children() -> None:
     import os
     import signal
@@ -377,177 +450,35 @@ def test_the_least_of_several_curves_holds_each_at_its_last_value():
     assert y.tolist() == [5, 4, 1, 1]
 
 
-# Claims: rows made by hand, so that each rule is seen to hold, to fail and to stay undecided.
-
-
-def cell(trained_on: str, accuracy: float, lookahead: int | None, distribution: str = "balanced", judge: str = "model"):
-    difficulty = "all" if lookahead is None else f"lookahead={lookahead}"
-    return {
-        "kind": "cell",
-        "judge": judge,
-        "trained_on": trained_on,
-        "distribution": distribution,
-        "difficulty": difficulty,
-        "lookahead": lookahead,
-        "accuracy": accuracy,
-        "high": accuracy + 0.005,
-    }
-
-
-def verdict(found: rules.Found) -> str:
-    return "holds" if found.holds else "fails" if found.fails else "undecided"
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "says"),
-    [((1.0, 0.99, 0.98), "holds"), ((1.0, 0.99, 0.9), "fails"), ((1.0, 0.99, 0.979), "undecided")],
-)
-def test_c1(accuracies: tuple[float, ...], says: str):
-    rows = [cell("balanced", value, i + 1) for i, value in enumerate(accuracies)]
-    assert verdict(rules.balanced_is_learned({"sensitivity": rows})) == says
-
-
-@pytest.mark.parametrize(("value", "says"), [(0.5, "holds"), (0.99, "fails"), (0.95, "undecided")])
-def test_c2(value: float, says: str):
-    rows = [cell("naive", 1.0, 1), cell("naive", value, 2), cell("balanced", 1.0, 1), cell("balanced", 1.0, 2)]
-    assert verdict(rules.naive_fails({"sensitivity": rows})) == says
-
-
-@pytest.mark.parametrize(("value", "says"), [(0.7, "holds"), (0.99, "fails"), (0.4, "fails"), (0.96, "undecided")])
-def test_c3(value: float, says: str):
-    rows = [
-        cell("star", value, 1),
-        cell("star", 0.97, None, "star"),
-        cell("star", 0.45, 1, judge="random child"),
+def test_seeds_are_smoothed_before_the_least_of_them_is_taken():
+    """Seeds have their points at different FLOPs: a window over all points would be narrower than the paper's."""
+    study = study_named("dfs-model")
+    assert isinstance(study, LearningStudy)
+    rng = np.random.default_rng(0)
+    losses = 2 + rng.normal(size=(3, 200)) / 4
+    rows: list[Row] = [
+        {"kind": "point", "model": "a", "seed": seed, "flops": 1e9 * (i + 1) + seed, "train_loss": 1, "test_loss": loss}
+        for seed, line in enumerate(losses)
+        for i, loss in enumerate(line)
     ]
-    assert verdict(rules.star_transfers_in_part({"sensitivity": rows})) == says
+    panels: Any = Figure().subplots(1, 2)
+    study.draw_curves(panels, rows, study.setting("paper"), "flops", least=True)
+    drawn = panels[1].lines[0].get_ydata()
+    assert drawn[-1] == pytest.approx(min(learning.smooth(line)[-1] for line in losses))
+    assert drawn[299] == pytest.approx(min(learning.smooth(line)[99] for line in losses))
 
 
-@pytest.mark.parametrize(("near", "far", "says"), [(0.95, 0.5, "holds"), (0.6, 0.5, "fails"), (0.99, 0.95, "fails")])
-def test_c4(near: float, far: float, says: str):
-    name = "balanced, L ≤ 2"
-    rows = [cell(name, 1.0, 1), cell(name, 1.0, 2), cell(name, near, 3), cell(name, far, 4)]
-    assert verdict(rules.part_generalises_a_little({"sensitivity": rows})) == says
-    with pytest.raises(rules.NotEnough):
-        rules.part_generalises_a_little({"sensitivity": rows[:3]})
-
-
-@pytest.mark.parametrize(
-    ("strict", "lenient", "control", "says"),
-    [(0.95, 1.0, 0.0, "holds"), (0.5, 0.95, 0.0, "undecided"), (0.5, 0.6, 0.0, "fails"), (0.95, 1.0, 0.2, "fails")],
-)
-def test_c5(strict: float, lenient: float, control: float, says: str):
-    common = {"kind": "cell", "distribution": "balanced", "inputs": 10}
-    rows = [
-        {**common, "trained_on": "balanced", "explained": strict, "lenient": lenient},
-        {**common, "trained_on": "nothing (untrained)", "explained": control, "lenient": control},
-    ]
-    assert verdict(rules.circuits_explain({"circuits": rows})) == says
-
-
-@pytest.mark.parametrize(("share", "says"), [(0.5, "holds"), (0.97, "fails"), (0.9, "undecided")])
-def test_c6(share: float, says: str):
-    rows = [{"kind": "cell", "trained_on": "balanced", "distribution": "balanced", "maximal": share}]
-    assert verdict(rules.merges_not_maximal({"circuits": rows})) == says
-
-
-def end(loss: float, *, converged: bool, **labels: int) -> Row:
-    return {"kind": "end", "test_loss": loss, "valid_loss": loss, "converged_at": 5 if converged else None, **labels}
-
-
-@pytest.mark.parametrize(
-    ("small", "large", "losses", "says"),
-    [
-        (3, 0, (0.1, 0.5), "holds"),
-        (3, 3, (0.1, 0.5), "fails"),
-        (3, 0, (0.1, 0.15), "undecided"),
-        (1, 0, (1, 9), "undecided"),
-    ],
-)
-def test_c7(small: int, large: int, losses: tuple[float, float], says: str):
-    rows = [end(losses[0], converged=i < small, vertices=5, seed=i) for i in range(3)]
-    rows += [end(losses[1], converged=i < large, vertices=9, seed=i) for i in range(3)]
-    assert verdict(rules.size_hurts(rows)) == says
-
-
-@pytest.mark.parametrize(
-    ("wide", "loss", "late", "says"),
-    [(False, 0.3, 20, "holds"), (True, 0.3, 20, "fails"), (False, 0.01, 20, "fails"), (False, 0.3, 60, "undecided")],
-)
-def test_c8(wide: bool, loss: float, late: int, says: str):
-    rows = [end(0.3, converged=False, hidden=16, seed=1), end(loss, converged=wide, hidden=64, seed=1)]
-    for hidden, when in ((16, 40), (64, late)):
-        rows += [
-            {"kind": "point", "hidden": hidden, "seed": 1, "examples": 10, "train_loss": 2.0},
-            {"kind": "point", "hidden": hidden, "seed": 1, "examples": when, "train_loss": 0.5},
-        ]
-    assert verdict(rules.width_does_not_help({"model-size": rows})) == says
-
-
-@pytest.mark.parametrize(
-    ("large", "flops", "says"), [(0.9, 500.0, "holds"), (0.1, 5.0, "fails"), (0.9, 5.0, "undecided")]
-)
-def test_c10(large: float, flops: float, says: str):
-    point = {"kind": "point", "seed": 1}
-    sizes = [{**point, "vertices": 9, "test_loss": 0.1}, {**point, "vertices": 20, "test_loss": large}]
-    models = [
-        {**point, "model": "small", "test_loss": 0.2, "examples": 100, "flops": 100.0},
-        {**point, "model": "large", "test_loss": 0.1, "examples": 50, "flops": flops},
-    ]
-    assert verdict(rules.dfs_struggles({"dfs-size": sizes, "dfs-model": models})) == says
-
-
-@pytest.mark.parametrize(("value", "says"), [(0.9, "holds"), (0.4, "fails"), (0.52, "undecided")])
-def test_c11(value: float, says: str):
-    rows = [
-        {"kind": "cell", "padding": padding, "backtrack": i, "accuracy": accuracy}
-        for padding, accuracies in (("standard", (1.0, 0.5)), ("random", (1.0, value)))
-        for i, accuracy in enumerate(accuracies)
-    ]
-    assert verdict(rules.padding_extends({"dfs-padding": rows})) == says
-
-
-@pytest.mark.parametrize(
-    ("selection", "inference", "says"), [(0.99, 0.5, "holds"), (0.5, 0.6, "fails"), (0.99, 0.97, "undecided")]
-)
-def test_c12(selection: float, inference: float, says: str):
-    row = {"kind": "point", "seed": 1, "vertices": 9}
-    row |= {"test_accuracy_selection": selection, "test_accuracy_inference": inference}
-    assert verdict(rules.inference_is_harder({"selection-inference-size": [row]})) == says
-
-
-@pytest.mark.parametrize(
-    ("ways", "steps", "says"),
-    [
-        (("forward", "backward"), (1, 1, 2, 4), "holds"),
-        (("forward", "forward"), (1, 1, 1, 1), "fails"),
-        (("forward", "forward"), (1, 1, 2, 4), "undecided"),
-    ],
-)
-def test_c14(ways: tuple[str, str], steps: tuple[int, ...], says: str):
-    rows = [
-        {"kind": "distance", "trained_on": "balanced", "seed": seed, "layer": i, "way": way, "distance": d, "merges": 9}
-        for seed, way in enumerate(ways)
-        for i, d in enumerate(steps)
-    ]
-    assert verdict(rules.directions_differ({"direction": rows})) == says
-    with pytest.raises(rules.NotEnough):
-        rules.directions_differ({"direction": [row for row in rows if row["seed"] == 0]})
-
-
-@pytest.mark.parametrize(
-    ("counts", "says"), [((1000, 100, 10), "holds"), ((1000, 990, 20), "fails"), ((1000, 500, 80), "undecided")]
-)
-def test_c15(counts: tuple[int, ...], says: str):
-    rows = [{"lookahead": i + 1, "graphs": count} for i, count in enumerate(counts)]
-    assert verdict(rules.falls_exponentially(rows)) == says
-
-
-def test_every_claim_has_its_studies():
-    assert [claim.number for claim in CLAIMS] == [f"C{i}" for i in range(1, 16)]
-    assert {name for claim in CLAIMS for name in claim.studies} | {"rotary-model", "selection-inference-model"} == set(
-        STUDIES
-    )
+def test_rows_that_lack_something_leave_a_claim_undecided(tmp_path: Path):
+    study = study_named("lookahead-histogram")
+    setting = study.setting("laptop")
+    folder = Folder(root=tmp_path, study=study, setting=setting)
+    tasks = study.tasks(setting)
+    folder.open(tasks)
+    for task in tasks:
+        folder.keep(Outcome(task=task.name, rows=({"lookahead": 1},)))
+    (found,) = touched(tmp_path, "lookahead-histogram")
+    assert (found.verdict, found.recipe) == ("undecided", "nothing is trained")
+    assert "rows lack what the rule looks at (ValueError" in found.evidence
 
 
 def test_smoke_decides_nothing_and_unfinished_studies_say_so(results: Path, tmp_path: Path):

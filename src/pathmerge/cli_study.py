@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -71,18 +70,20 @@ def study(
         raise ValueError(f"cores={cores}: is for this machine; leave it out with --cluster and --slurm")
     check_range("slurm_minutes", slurm_minutes, 1, 10**6)
     if plan:
+        from pathmerge.studies.runner import own_cores
         from pathmerge.studies.show import print_plan
 
-        return print_plan(chosen, setting, cores or os.cpu_count() or 1)
+        return print_plan(chosen, setting, cores or own_cores())
     from pathmerge.studies.results import Folder
     from pathmerge.studies.runner import run_study
     from pathmerge.studies.show import Watcher, print_end
-    from pathmerge.studies.study import tasks_of
+    from pathmerge.studies.study import recipe_and_track, tasks_of
 
-    folder = Folder(root=out, study=chosen, setting=setting)
+    folder, tasks = Folder(root=out, study=chosen, setting=setting), tasks_of(chosen, setting)
     with _backend(cluster, slurm_minutes if slurm else None, cores) as backend:
-        folder.open(tasks_of(chosen, setting))
-        print(f"{chosen.name} ({chosen.figure}) at {setting.scale} scale, recipe {setting.recipe}")
+        folder.open(tasks)
+        recipe_words = recipe_and_track(setting, tasks)
+        print(f"{chosen.name} ({chosen.figure}) at {setting.scale} scale, recipe {recipe_words}")
         print(chosen.says(setting), flush=True)
         began = time.monotonic()
         with Watcher(folder, quiet=quiet) as watch:
@@ -96,7 +97,7 @@ def study(
 @contextmanager
 def _backend(cluster: str | None, slurm_minutes: int | None, cores: int | None) -> Generator[Backend]:
     """What runs the tasks. A cluster is asked before anything is written."""
-    from pathmerge.studies.runner import Local
+    from pathmerge.studies.runner import Local, own_cores
 
     if cluster is not None:
         from pathmerge.studies.ray_backend import RayCluster
@@ -109,7 +110,7 @@ def _backend(cluster: str | None, slurm_minutes: int | None, cores: int | None) 
 
         yield Slurm(minutes=slurm_minutes)
     else:
-        yield Local(cores=cores or os.cpu_count() or 1)
+        yield Local(cores=cores or own_cores())
 
 
 def claims(results: Annotated[Path, tyro.conf.Positional] = Path("results"), write: Path | None = None) -> int:

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 def use(files: list[str]) -> None:
     """Remember these files for this process and those that it starts."""
-    known = [part for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
+    known = in_use()
     for file in files:
         path = Path(file).resolve()
         if not path.is_file():
@@ -44,6 +44,11 @@ def use(files: list[str]) -> None:
         os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(known))
 
 
+def in_use() -> list[str]:
+    """The files that this process was told to use."""
+    return [part for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
+
+
 def load_plugins() -> None:
     """Run every plug-in that has not run in this process."""
     for point in entry_points(group="pathmerge.plugins"):
@@ -53,8 +58,8 @@ def load_plugins() -> None:
             except (Exception, SystemExit) as error:  # whatever someone's package may raise
                 raise ValueError(f"plug-in {point.name!r}: {type(error).__name__}: {error}") from None
             _loaded.add(point.value)
-    for file in os.environ.get(VARIABLE, "").split(os.pathsep):
-        if file and file not in _loaded:
+    for file in in_use():
+        if file not in _loaded:
             _run(Path(file))
             _loaded.add(file)
 

@@ -153,10 +153,12 @@ RECIPES: dict[str, Callable[[int, int], RunConfig]] = {
 ARCHITECTURE = ("embedding", "positions", "causal", "heads", "loops")
 """What makes the paper's one-hot transformer another one; layers and hidden width differ in the paper too."""
 STEPS = (
-    "optimizer", "learning_rate", "weight_decay", "beta1", "beta2", "clip", "warmup", "schedule", "batch_size",
-    "first_batch_size", "ramp", "loss", "average",
+    "optimizer", "learning_rate", "weight_decay", "beta1", "beta2", "clip", "warmup", "schedule", "first_batch_size",
+    "ramp", "loss", "average",
 )  # fmt: skip
 """What makes the paper's training another one; how long it goes on does not."""
+PUBLISHED_BATCHES = (256, 1024)
+"""The paper's batches: 256 in its scaling studies."""
 
 
 def track_of(config: RunConfig) -> str:
@@ -168,6 +170,7 @@ def track_of(config: RunConfig) -> str:
     if not isinstance(model, OneHot) or _differ(model, published.model, ARCHITECTURE):
         return f"T2{prior}"
     changed = _differ(config.training, published.training, STEPS) or config.curriculum != published.curriculum
+    changed |= config.training.batch_size not in PUBLISHED_BATCHES
     changed |= model.feed_forward_scale != published.model.feed_forward_scale
     return f"T1{prior}" if changed or prior else "T0"
 
@@ -183,9 +186,7 @@ def on_problem(config: RunConfig, problem: Distribution, model: ModelConfig | No
     model = config.model if model is None else model
     changes: dict[str, Any] = {"text": problem.name == "language"} if hasattr(model, "text") else {}
     if isinstance(model, OneHot) and not isinstance(problem, SearchDistribution):
-        changes |= {"joining": 0.0, "following": None, "asking": None}
-        if model.following is not None:
-            changes["matching"] = OneHot.matching  # following took its place
+        model = without_edges(model)
     curriculum, training = config.curriculum, config.training
     if type(problem) is not Balanced:
         curriculum = replace(curriculum, tangled=None)
@@ -198,6 +199,12 @@ def on_problem(config: RunConfig, problem: Distribution, model: ModelConfig | No
             training = growing(problem.input_size).training
     model = replace(model, **changes)
     return replace(config, problem=problem, model=model, curriculum=curriculum, training=training)
+
+
+def without_edges(model: OneHot) -> OneHot:
+    """A model without what it was told about the edges of search problems; tokens are matched instead of followed."""
+    matching = model.matching if model.following is None else OneHot.matching
+    return replace(model, joining=0.0, following=None, asking=None, matching=matching)
 
 
 def of_kinds(config: RunConfig, problem: str, model: str) -> RunConfig:

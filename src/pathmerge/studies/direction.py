@@ -74,6 +74,7 @@ class Direction(Study):
 
     def draw(self, rows: Sequence[Row], setting: Setting) -> Figure:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         models = list(dict.fromkeys((row["trained_on"], row["seed"]) for row in rows))
         layers = sorted(distinct(rows, "layer"))
@@ -90,7 +91,9 @@ class Direction(Study):
                 totals = counts.sum(0, keepdims=True)
                 shares = np.divide(counts, totals, out=np.full(counts.shape, nan), where=totals > 0)
                 image = axes.imshow(shares, vmin=0, vmax=1, cmap="viridis", origin="upper")
-                axes.set_title(f"layer {layer}: {int(counts.sum())} merges", fontsize=8)
+                axes.set_title(f"layer {layer}, merges: {int(counts.sum())}", fontsize=8)
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+                axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
                 axes.tick_params(labelsize=6)
                 axes.set_xlabel("target's place on the path", fontsize=7)
             line[0].set_ylabel(f"trained on {name}\nseed {seed}\nsource's place", fontsize=7)

@@ -17,15 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pathmerge.plugins import VARIABLE
-from pathmerge.studies.perform import Order
+from pathmerge.studies.perform import STOPPED, Order
 from pathmerge.studies.results import ABOUT, Folder
-from pathmerge.studies.runner import POLL, TRIES, Event, last_words, log_of, start, stop
+from pathmerge.studies.runner import POLL, TRIES, Event, how_killed, last_words, log_of, start, stop
 
 LOSSES = 20
 LANDING_WAIT = 60.0
 """Seconds until a file that was written on another machine must be seen here."""
-STOPPED = 130
-"""The exit code of a task that was asked to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +66,8 @@ def carry_out(order: Order, place: str, plugins: str, end: str | None = None) ->
             time.sleep(POLL)  # short waits: a long one could not be interrupted
     finally:
         stop([process])
-    if process.returncode < 0:
-        return News(kind="died", says=f"killed by signal {-process.returncode} on {host}")
-    if process.returncode == STOPPED:
-        return News(kind="died", says=f"asked to stop on {host}")
+    if process.returncode < 0 or process.returncode == STOPPED:
+        return News(kind="died", says=f"{how_killed(process.returncode)} on {host}")
     words = last_words(Path(place), order.task)
     return News(kind="ended" if process.returncode in (0, 1) else "failed", says=words)
 

@@ -53,8 +53,8 @@ class GraphSize(LearningStudy):
         figure = Figure(figsize=(9.2, 8.2), layout="constrained")
         grid: Any = figure.subplots(3, 2)
         _draw_ends(grid[0], rows)
-        self.draw_curves(grid[1], rows, "examples", least=False)
-        self.draw_curves(grid[2], rows, "examples", least=True)
+        self.draw_curves(grid[1], rows, setting, "examples", least=False)
+        self.draw_curves(grid[2], rows, setting, "examples", least=True)
         handles, labels = grid[1][0].get_legend_handles_labels()
         figure.legend(handles, labels, title="vertices", loc="outside right center", frameon=False, fontsize=8)
         return figure

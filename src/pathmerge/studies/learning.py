@@ -2,9 +2,12 @@
 
 Choices a reader could not guess:
 - A point is recorded at each validation (every 2^18 examples at paper scale). Its training loss is the mean since the
-  point before; its test loss is on held-out problems of the study's test distribution, which no stop rule looks at.
+  point before. Its test loss is on held-out problems of the study's test distribution: naive problems, which no stop
+  rule looks at, or, for the other tasks, those of one difficulty among the validation problems, which the rule that
+  ends a converged run does look at. At paper scale no run ends early.
 - Test curves are smoothed as in the paper, by a running mean over 81 points; where there are fewer than 400 points the
-  window is a fifth of them. At the ends it shrinks, so that the first and last value stay where they are.
+  window is a fifth of them. At the ends it shrinks, so that the first and last value stay where they are. Each seed's
+  curve is smoothed before the least of them is taken: seeds have their points at different FLOPs.
 - FLOPs count sequence length (SPEC section 5), unlike the paper's axis.
 - With a curriculum, points begin at its last stage: before it, training loss is on smaller problems.
 """
@@ -20,7 +23,7 @@ import numpy as np
 
 from pathmerge.models.config import ModelConfig, OneHot, Rotary
 from pathmerge.problems.distribution import Distribution
-from pathmerge.recipes import on_problem, recipe
+from pathmerge.recipes import on_problem, recipe, without_edges
 from pathmerge.studies.study import Place, Row, Setting, Study, Task, Value, distinct, where
 from pathmerge.training.config import Holding, RunConfig, Training
 
@@ -69,15 +72,15 @@ class LearningStudy(Study):
     """The column that tells curves apart."""
     axes: ClassVar[tuple[str, ...]] = ("examples",)
     """What losses are drawn against."""
-    tests: ClassVar[Mapping[str, str]] = {"": "naive problems"}
-    """The test losses recorded, by the suffix of their column, in words."""
+    shown: ClassVar[str | None] = None
+    """A column of how trainings ended that the legend names beside what is varied."""
 
     @abstractmethod
     def variants(self, scale: str) -> list[Variant]:
         """What is compared, the cheapest first."""
 
     def tested(self, scale: str) -> Mapping[str, str]:
-        """For each suffix of `tests`, the difficulty whose validation loss it is; empty: naive problems, watched."""
+        """The difficulties whose validation loss is the test loss, by its column's suffix; empty: naive problems."""
         return {}
 
     def tasks(self, setting: Setting) -> list[Task]:
@@ -101,31 +104,36 @@ class LearningStudy(Study):
         several = len(distinct(rows, "seed")) > 1
         lines = [("examples", "all")] if several else []
         lines += [(axis, "least" if several else "all") for axis in self.axes]
-        panels = 1 + len(self.tests)
+        panels = 1 + max(1, len(self.tested(setting.scale)))
         figure = Figure(figsize=(4.2 * panels, 3.0 * len(lines)), layout="constrained")
         grid: Any = figure.subplots(len(lines), panels, squeeze=False)
         for line, (axis, which) in zip(grid, lines, strict=True):
-            self.draw_curves(line, rows, axis, least=which == "least")
+            self.draw_curves(line, rows, setting, axis, least=which == "least")
         handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, title=self.varied, loc="outside right center", frameon=False, fontsize=8)
+        title = self.varied if self.shown is None else f"{self.varied} ({self.shown})"
+        figure.legend(handles, labels, title=title, loc="outside right center", frameon=False, fontsize=8)
         return figure
 
-    def draw_curves(self, panels: Sequence[Axes], rows: Sequence[Row], axis: str, *, least: bool) -> None:
+    def draw_curves(
+        self, panels: Sequence[Axes], rows: Sequence[Row], setting: Setting, axis: str, *, least: bool
+    ) -> None:
         """Training loss, then each test loss, against examples or FLOPs."""
         from matplotlib.ticker import EngFormatter
 
-        columns = {"train_loss": "training loss", **{f"test_loss{s}": f"loss on {w}" for s, w in self.tests.items()}}
+        tested = {suffix: f"loss at {words}" for suffix, words in self.tested(setting.scale).items()}
+        tests = {f"test_loss{suffix}": words for suffix, words in (tested or {"": "loss on naive problems"}).items()}
+        columns = {"train_loss": "training loss", **tests}
         values = distinct(rows, self.varied)
         for panel, (column, words) in zip(panels, columns.items(), strict=True):
             for value, colour in zip(values, colours(len(values)), strict=True):
                 curves = [curve(group, axis, column) for group in seeds_of(where(rows, **{self.varied: value}))]
-                curves = [found for found in curves if found is not None]
+                smoothing = column != "train_loss"
+                curves = [(found[0], smooth(found[1]) if smoothing else found[1]) for found in curves if found]
                 if least:
                     curves = [minimum(curves)] if curves else []
                 for i, (x, y) in enumerate(curves):
-                    shown = smooth(y) if column != "train_loss" else y
-                    label = str(value) if i == 0 else None
-                    panel.plot(x, shown, color=colour, linewidth=1.4 if least else 0.9, label=label, marker=_mark(x))
+                    label = self._label(rows, value) if i == 0 else None
+                    panel.plot(x, y, color=colour, linewidth=1.4 if least else 0.9, label=label, marker=_mark(x))
             panel.set(yscale="log", xlabel={"examples": "examples", "flops": "training FLOPs"}[axis])
             panel.set_ylabel(words + (",\nleast of the seeds" if least else ""), fontsize=8)
             if axis == "flops":
@@ -134,6 +142,10 @@ class LearningStudy(Study):
                 panel.xaxis.set_major_formatter(EngFormatter(sep=""))
             panel.grid(alpha=0.25, linewidth=0.5)
             panel.spines[["top", "right"]].set_visible(False)
+
+    def _label(self, rows: Sequence[Row], value: Value) -> str:
+        ends = where(rows, kind="end", **{self.varied: value})
+        return str(value) if self.shown is None or not ends else f"{value} ({ends[0][self.shown]:,})"
 
 
 def trained(setting: Setting, variant: Variant, budget: Budget, seed: int, *, watch: bool) -> RunConfig:
@@ -168,7 +180,8 @@ def sized(model: ModelConfig, variant: Variant) -> ModelConfig:
         changes |= {"hidden": variant.hidden, "heads": variant.heads}
         if variant.rotary:
             kept = ("input_size", "initialisation", "matching", "feed_forward_scale", "text")
-            return Rotary(**{name: getattr(model, name) for name in kept}, **changes)
+            plain = without_edges(model)
+            return Rotary(**{name: getattr(plain, name) for name in kept}, **changes)
     return replace(model, **changes)
 
 

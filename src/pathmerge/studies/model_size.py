@@ -20,6 +20,7 @@ class ModelSize(LearningStudy):
     figure: ClassVar[str] = "Figure 7"
     question: ClassVar[str] = "Does a wider model learn to search better?"
     varied: ClassVar[str] = "hidden"
+    shown: ClassVar[str | None] = "parameters"
     axes: ClassVar[tuple[str, ...]] = ("examples", "flops")
     hidden: ClassVar[Mapping[str, tuple[int, ...]]] = {
         "smoke": (4, 16),

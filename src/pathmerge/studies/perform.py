@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 PARENT = "PATHMERGE_PARENT"
 """The environment variable with the id of the process that this one has to end with."""
+STOPPED = 130
+"""The exit code of a task that was asked to stop."""
 HELD_WAIT = 180.0
 """Seconds without a sign of life after which a run that another process holds is given up. A machine that was lost may
 still be computing for a while, and the lock of a dead one lasts as long as its lease on the storage (NFS: 90 s)."""
@@ -58,10 +61,19 @@ def perform(order: Order) -> Outcome:
     try:
         rows = _work(folder, task, order)
         outcome = Outcome(task=task.name, rows=tuple(rows), seconds=time.monotonic() - began)
-    except (ValueError, OSError, MemoryError, NotFiniteError) as error:
-        outcome = Outcome(task=task.name, error=" ".join(str(error).split()), seconds=time.monotonic() - began)
+    except Exception as error:  # whatever it is: a task that leaves no file would be waited for
+        outcome = Outcome(task=task.name, error=_words(error), seconds=time.monotonic() - began)
     folder.keep(outcome)
     return outcome
+
+
+def _words(error: Exception) -> str:
+    """An error in one line; one that was not made for people says its kind, and where it came from in the log."""
+    says = " ".join(str(error).split())
+    if isinstance(error, ValueError | OSError | MemoryError | NotFiniteError):
+        return says or type(error).__name__
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {says}"
 
 
 def find(order: Order) -> tuple[Folder, Task]:
@@ -117,7 +129,7 @@ def _sign_of_life(run: Path) -> list[int]:
 
 
 def main() -> int:
-    """0: the task is done; 1: it failed, and says so in its file; 2: the order makes no sense."""
+    """0: the task is done; 1: it failed, and says so in its file; 2: the order makes no sense; 130: asked to stop."""
     from pathmerge.parallel import end_with_parent
     from pathmerge.plugins import load_plugins
 
@@ -127,7 +139,7 @@ def main() -> int:
         load_plugins()
         outcome = perform(Order(**json.loads(sys.argv[1])))
     except KeyboardInterrupt:
-        return 130
+        return STOPPED
     except (ValueError, TypeError, IndexError) as error:
         print(f"perform: {error}", file=sys.stderr)
         return 2

@@ -13,6 +13,7 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -22,11 +23,14 @@ from typing import Any
 from pathmerge.disk import read_json, write_csv, write_json, written_whole
 from pathmerge.plugins import guarded
 from pathmerge.studies.study import Row, Setting, Study, Task, Value
+from pathmerge.training.run import CONFIG, check_config
 from pathmerge.version import __version__
 
 FORMAT, VERSION = "pathmerge study", 1
 ABOUT, TASKS, RUNS = "study.json", "tasks", "runs"
 TABLE, FIGURE = "table", "figure"
+LETTERS = 19
+"""Letters of a figure's title that fit an inch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,7 @@ class Folder:
     def open(self, tasks: Sequence[Task]) -> None:
         """Make it, or check that what is in it was made for the same thing."""
         path = self.path / ABOUT
+        self._check_runs(tasks)
         if path.exists():
             self.check(tasks)
             return
@@ -88,6 +93,12 @@ class Folder:
         if not os.access(self.path, os.W_OK):
             raise ValueError(f"out={str(self.path)!r}: cannot be written to")
         write_json(path, {**self._about(tasks), "made_with": __version__, "configs": configs_of(tasks)})
+
+    def _check_runs(self, tasks: Sequence[Task]) -> None:
+        """Raise if a run that is there has not the config it was made with."""
+        for task in tasks:
+            if task.config is not None and (self.runs / task.config.run_name / CONFIG).exists():
+                check_config(self.runs / task.config.run_name, task.config)
 
     def outcome(self, task: str) -> Outcome | None:
         """How a task ended; none if it has not."""
@@ -135,11 +146,19 @@ class Folder:
             figure = guarded(self.study.draw, good, self.setting)
             if not isinstance(figure, Figure):
                 raise ValueError(f"study {self.study.name}: draw must return a figure of matplotlib")
+            if not figure.get_suptitle():
+                figure.suptitle(self._title(figure.get_figwidth()), fontsize=7, color="0.35")
             for suffix in ("png", "svg"):
                 path = self.path / f"{FIGURE}.{suffix}"
                 save(figure, path)
                 written.append(path)
         return written
+
+    def _title(self, inches: float) -> str:
+        """What a figure shows, for when it is seen alone; not how that differs from the paper."""
+        setting = f"{self.study.name}, {self.setting.scale} scale, recipe {self.setting.recipe}"
+        says = self.study.says(self.setting).partition("; the paper")[0]
+        return "\n".join(textwrap.wrap(f"{setting}: {says}", int(inches * LETTERS)))
 
 
 def _ours(path: Path) -> bool:

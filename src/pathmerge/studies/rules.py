@@ -253,8 +253,9 @@ def inference_is_harder(rows: Rows) -> Found:
 def directions_differ(rows: Rows) -> Found:
     found = where(rows["direction"], kind="distance")
     models = list(dict.fromkeys((row["trained_on"], row["seed"]) for row in found))
-    if len({seed for _, seed in models}) < 2:
-        raise NotEnough("direction: needs two seeds")
+    if len(models) < 2:
+        raise NotEnough("direction: needs two models")
+    seeds = {seed for _, seed in models}
     forward: dict[tuple[str, int], dict[int, float]] = {}
     typical: dict[tuple[str, int], list[int]] = {}
     for name, seed in models:
@@ -272,7 +273,7 @@ def directions_differ(rows: Rows) -> Found:
         abs(shares[layer] - others[layer])
         for (name, seed), shares in forward.items()
         for (other, second), others in forward.items()
-        if name == other and seed < second
+        if (name == other and seed < second) or (len(seeds) == 1 and name < other)
         for layer in shares.keys() & others.keys()
     ]
     differ = max(gaps, default=0.0) >= 0.5

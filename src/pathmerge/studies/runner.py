@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pathmerge.studies.perform import PARENT, Order
+from pathmerge.studies.perform import PARENT, STOPPED, Order
 from pathmerge.studies.results import Folder, Outcome
 from pathmerge.studies.study import Row, Setting, Study, Task, tasks_of
 
@@ -74,8 +74,9 @@ class Local:
                     if process.poll() is None:
                         continue
                     running.remove(entry)
-                    killed = process.returncode < 0 and folder.outcome(order.task) is None
-                    says = f"killed by signal {-process.returncode}"
+                    stopped = process.returncode < 0 or process.returncode == STOPPED
+                    killed = stopped and folder.outcome(order.task) is None
+                    says = how_killed(process.returncode)
                     if killed and tried < TRIES:
                         yield Event(task=order.task, kind="died", says=says)
                         waiting.insert(0, (order, count, tried + 1))
@@ -84,6 +85,14 @@ class Local:
                         yield Event(task=order.task, kind="ended", says=says)
         finally:
             stop([process for *_, process in running])
+
+
+def own_cores() -> int:
+    """The cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
 
 
 def start(order: Order, log: Path, **more: str) -> subprocess.Popen[bytes]:
@@ -103,6 +112,11 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=60)
         process.kill()
+
+
+def how_killed(code: int) -> str:
+    """What ended a process that left no result, by its exit code."""
+    return "asked to stop" if code == STOPPED else f"killed by signal {-code}"
 
 
 def log_of(place: Path, task: str) -> Path:

@@ -27,7 +27,6 @@ class SelectionInferenceSize(LearningStudy):
         "laptop": (32, 48, 64),
         "paper": (80, 112, 144, 176, 272),
     }
-    tests: ClassVar[Mapping[str, str]] = {f"_{step}": f"{step} steps" for step in STEPS}
     budgets: ClassVar[Mapping[str, Budget]] = {
         "smoke": Budget(examples=1024, seeds=1, point=512, validation=20, test=100),
         "laptop": Budget(examples=200_000, seeds=2, point=20_000, validation=100, test=100),

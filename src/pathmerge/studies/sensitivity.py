@@ -73,7 +73,7 @@ class Sensitivity(Study):
     def says(self, setting: Setting) -> str:
         budget, size = BUDGETS[setting.scale], SIZE[setting.scale]
         return (
-            f"N={size}, trained on {', '.join(problems(setting.scale))}; {budget.seeds} seed(s), at most "
+            f"N={size}, trained on {' / '.join(problems(setting.scale))}, {budget.seeds} seed(s), at most "
             f"{budget.examples:,} examples each, {budget.test:,} test problems per cell; the paper: N=128, 6 layers, "
             "883M examples, 1,000 per cell"
         )

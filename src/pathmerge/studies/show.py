@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,8 @@ from rich.text import Text
 from pathmerge.studies.claims import Verdict
 from pathmerge.studies.cost import cost_of, measure_pace
 from pathmerge.studies.results import Folder
-from pathmerge.studies.runner import Event
-from pathmerge.studies.study import SCALES, Row, Setting, Study, Task, tasks_of
+from pathmerge.studies.runner import Event, own_cores
+from pathmerge.studies.study import SCALES, Row, Setting, Study, Task, recipe_and_track, tasks_of
 from pathmerge.training.run import METRICS
 
 REFRESH = 1.0
@@ -33,7 +32,7 @@ def print_list() -> int:
     from pathmerge.studies.catalogue import STUDIES
 
     console = Console(highlight=False)
-    pace, cores = measure_pace(), os.cpu_count() or 1
+    pace, cores = measure_pace(), own_cores()
     for study in STUDIES.values():
         console.print(f"[bold]{escape(study.name)}[/bold]  {study.figure}: {escape(study.question)}", soft_wrap=True)
         for scale in SCALES:
@@ -51,8 +50,8 @@ def print_plan(study: Study, setting: Setting, cores: int) -> int:
     """The tasks of a study and what each costs."""
     pace = measure_pace()
     print(f"{study.name} ({study.figure}): {study.question}")
-    print(f"{setting.scale} scale, recipe {setting.recipe}: {study.says(setting)}")
     tasks = tasks_of(study, setting)
+    print(f"{setting.scale} scale, recipe {recipe_and_track(setting, tasks)}: {study.says(setting)}")
     for task in tasks:
         cost = cost_of([task], pace)
         run = (
@@ -188,7 +187,10 @@ def print_claims(found: Mapping[str, Sequence[Verdict]]) -> None:
             word = Text(verdict.verdict, style=colours[verdict.verdict])
             table.add_row("   ", word, f"{verdict.scale}, {verdict.recipe}", Text(verdict.evidence))
         if not found[claim.number]:
-            table.add_row("   ", Text("not run", style="dim"), f"pathmerge study {claim.studies[0]}", Text(""))
+            needed = ", ".join(f"pathmerge study {study}" for study in claim.studies)
+            table.add_row("   ", Text("not run", style="dim"), needed, Text(""))
+        if claim.remark and found[claim.number]:
+            table.add_row("", "", Text("remark", style="dim"), Text(claim.remark, style="dim"))
         console.print(table)
     words = [verdict.verdict for verdicts in found.values() for verdict in verdicts]
     counts = ", ".join(f"{words.count(word)} {word}" for word in colours)

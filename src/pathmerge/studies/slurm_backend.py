@@ -46,8 +46,9 @@ class Slurm:
         check_range("slurm_minutes", self.minutes, 1, 10**6)
         if find_spec("submitit") is None:
             raise ValueError("slurm: needs submitit; pip install 'pathmerge[slurm]'")
-        if self.executor == "slurm" and shutil.which("sbatch") is None:
-            raise ValueError("slurm: there is no sbatch here; run this where jobs are submitted")
+        missing = next((name for name in ("sbatch", "srun") if shutil.which(name) is None), None)
+        if self.executor == "slurm" and missing is not None:
+            raise ValueError(f"slurm: there is no {missing} here; run this where jobs are submitted")
 
     def run(self, orders: Sequence[Order], cores: Sequence[int], folder: Folder) -> Iterator[Event]:
         """All orders at once, as jobs; what dies is submitted again."""
@@ -93,7 +94,11 @@ class Slurm:
         executor.update_parameters(
             name=f"pathmerge-{attempt.order.study}", cpus_per_task=attempt.cores, timeout_min=self.minutes
         )
-        return executor.submit(Call(order=attempt.order, place=str(place), plugins=os.environ.get(VARIABLE, "")))
+        call = Call(order=attempt.order, place=str(place), plugins=os.environ.get(VARIABLE, ""))
+        try:
+            return executor.submit(call)
+        except RuntimeError as error:  # sbatch refuses, or there is no srun
+            raise ValueError(f"slurm: the job was refused: {_last_line(error)}; the same command goes on") from None
 
 
 @dataclass(frozen=True, kw_only=True)

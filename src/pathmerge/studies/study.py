@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pathmerge.errors import check_choice
 from pathmerge.plugins import guarded
 from pathmerge.problems.distribution import Distribution
-from pathmerge.recipes import RECIPES
+from pathmerge.recipes import RECIPES, track_of
 from pathmerge.training.config import RunConfig
 
 if TYPE_CHECKING:
@@ -143,6 +143,12 @@ def tasks_of(study: Study, setting: Setting) -> list[Task]:
     if twice is not None:
         raise ValueError(f"study {study.name}: two tasks have the labels {twice.labels}; they must differ")
     return found
+
+
+def recipe_and_track(setting: Setting, tasks: Sequence[Task]) -> str:
+    """The recipe of a setting with the tracks (SPEC section 9) of what is trained with it."""
+    tracks = sorted({track_of(task.config) for task in tasks if task.config is not None})
+    return f"{setting.recipe} ({', '.join(tracks)})" if tracks else "nothing is trained"
 
 
 def numbers(rows: Sequence[Row], column: str) -> list[float]:

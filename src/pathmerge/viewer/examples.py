@@ -24,7 +24,7 @@ from pathmerge.viewer.table import table
 if TYPE_CHECKING:
     from pathmerge.models.transformer import Transformer
 
-MOST_DRAWN = 3
+MOST_DRAWN = 4
 TRIED = 32
 """Test problems of a difficulty that are put to the model, to find one that it gets wrong."""
 SEED = 1

@@ -7,7 +7,7 @@ report can be made of a run at any moment.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from pathmerge.disk import read_json
 from pathmerge.evaluation.accuracy import Table
+from pathmerge.plugins import in_use
 from pathmerge.recipes import RECIPES, command_of, track_of
 from pathmerge.training.config import RunConfig, load_config, to_toml
 from pathmerge.training.run import CONFIG, ENDS, METRICS, metrics_of, read_versions
@@ -207,7 +208,7 @@ def again(record: Record) -> Html:
     )
     lines = [first, f"pathmerge evaluate {place}"]
     lines += [explaining(record, folder) for folder in circuits.circuit_folders(record.directory).values()]
-    return block("\n".join([*lines, f"pathmerge report {place}"]))
+    return commands([*lines, f"pathmerge report {place}"])
 
 
 def explaining(record: Record, folder: Path) -> str:
@@ -230,6 +231,12 @@ def explaining(record: Record, folder: Path) -> str:
         if name in usual and usual[name] != value
     ]
     return " ".join([*words, "--out", quoted(folder)])
+
+
+def commands(lines: Sequence[str]) -> Html:
+    """Commands that begin with `pathmerge`, to be typed as they stand: with the plug-ins that are in use."""
+    program = " ".join(["pathmerge", *(f"--use {quoted(Path(file))}" for file in in_use())])
+    return block("\n".join(program + line.removeprefix("pathmerge") for line in lines))
 
 
 def quoted(path: Path) -> str:

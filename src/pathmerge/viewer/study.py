@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pathmerge.recipes import track_of
 from pathmerge.studies.claims import touched
 from pathmerge.studies.results import FIGURE, TABLE, Folder
-from pathmerge.studies.study import Row, Task, tasks_of
+from pathmerge.studies.study import Row, Task, recipe_and_track, tasks_of
 from pathmerge.training.config import to_toml
 from pathmerge.training.run import CONFIG, read_versions
 from pathmerge.viewer import circuits
@@ -15,7 +16,7 @@ from pathmerge.viewer.examples import example_problems
 from pathmerge.viewer.figure import drawn, kept
 from pathmerge.viewer.markup import Html, block, element, facts, fold, join, paragraph
 from pathmerge.viewer.page import Page
-from pathmerge.viewer.run import Record, quoted
+from pathmerge.viewer.run import Record, commands, quoted
 from pathmerge.viewer.table import table
 
 MOST_CONFIGS = 40
@@ -30,7 +31,8 @@ def study_page(folder: Folder, rows: Sequence[Row]) -> str:
     tasks = tasks_of(study, setting)
     failed = [row for row in rows if row.get("error") is not None]
     good = [row for row in rows if row.get("error") is None]
-    page = Page(title=study.question, kind=f"Study {study.name}, {study.figure} of the paper")
+    ours = type(study).__module__.startswith("pathmerge.")
+    page = Page(title=study.question, kind=f"Study {study.name}, {study.figure}" + (" of the paper" if ours else ""))
     page.lead = study.says(setting) + ("" if study.says(setting).endswith(".") else ".")
     done = sum(folder.file_of(task.name).exists() for task in tasks) - len(failed)
     page.add(
@@ -40,9 +42,11 @@ def study_page(folder: Folder, rows: Sequence[Row]) -> str:
         facts(
             {
                 "study": study.name,
-                "figure": f"{study.figure} of “Transformers Struggle to Learn to Search” (ICLR 2025)",
+                "figure": f"{study.figure} of “Transformers Struggle to Learn to Search” (ICLR 2025)"
+                if ours
+                else study.figure,
                 "scale": setting.scale,
-                "recipe": setting.recipe if any(task.config for task in tasks) else "nothing is trained",
+                "recipe": recipe_and_track(setting, tasks),
                 "tasks": f"{done} of {len(tasks)} done" + (f", {len(failed)} failed" if failed else ""),
             }
         ),
@@ -86,7 +90,7 @@ def _claims(folder: Folder) -> Html:
             ),
             "the paper says": verdict.says,
             "evidence": verdict.evidence,
-            "rule": verdict.rule,
+            "rule": verdict.rule + (f" ({verdict.remark})" if verdict.remark else ""),
         }
         for verdict in touched(folder.root, folder.study.name)
     ]
@@ -94,7 +98,7 @@ def _claims(folder: Folder) -> Html:
 
 
 def _figure(folder: Folder, good: Sequence[Row]) -> Html:
-    says = f"{folder.study.question} {folder.study.figure} of the paper, made again"
+    says = f"{folder.study.question} {folder.study.figure}"
     found = kept(folder.path / FIGURE, says)
     if not found and good:
         found = drawn(folder.study.draw(good, folder.setting), says)
@@ -111,10 +115,13 @@ def _runs(folder: Folder, tasks: Sequence[Task]) -> Html:
         directory = folder.runs / task.config.run_name
         there = (directory / CONFIG).is_file()
         try:
-            values = Record.read(directory).values() if there else {"ended": "not begun"}
+            done = folder.file_of(task.name).exists()
+            absent = "measured; its directory is not here" if done else "not begun"
+            values = Record.read(directory).values() if there else {"ended": absent}
         except ValueError as error:  # one damaged run does not take the others' report
             values = {"ended": str(error)}
-        rows.append({**task.labels, "seed": task.config.seed, **values, "run": task.config.run_name})
+        known = {**task.labels, "seed": task.config.seed, "track": track_of(task.config)}
+        rows.append({**known, **values, "run": task.config.run_name})
         versions = facts(dict(read_versions(directory))) if there else None
         configs.append(fold(task.name, versions, block(to_toml(task.config))))
     if not rows:
@@ -147,4 +154,4 @@ def _again(folder: Folder) -> Html:
         f"pathmerge report {quoted(folder.path)}    # this page alone",
     ]
     note = "The first line says what it will cost; the second goes on where it stopped, or says that all is done."
-    return join(block("\n".join(lines)), paragraph(note, class_="note"))
+    return join(commands(lines), paragraph(note, class_="note"))
