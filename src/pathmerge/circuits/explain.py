@@ -157,11 +157,12 @@ def _explain(
         trace = record(subject, tokens[torch.from_numpy(places)])
         frames = frames_of(part, places, trace, subject.has_positions)
     kept = [indices[place] for place in places]
-    answers = responses(trace, frames)
+    final = important_last(trace, options.alpha)
+    answers = responses(trace, frames, final.operations)
     if options.mode == "exact":
-        layers, passes = measure_all(trace, options)
+        layers, passes = measure_all(trace, final, options)
     else:
-        layers, passes = measure_candidates(trace, frames, answers, options.alpha, options.kappa1, options.kappa2)
+        layers, passes = measure_candidates(trace, frames, answers, final, options)
     seeds = [(options.seed, batch.first + index) for index in kept]
     important, found = why(trace, frames, layers, answers, options.kappa2)
     audited = _audited(options, frames) if subject.layers > 1 else 0
@@ -197,10 +198,10 @@ def _missed(
     return np.bincount(trace.owner[found.operations[lost, 2]], minlength=len(trace))
 
 
-def measure_all(trace: Trace, options: Options) -> tuple[list[Important], np.ndarray]:
-    """Steps II and III on every operation, for each layer; also how many passes it took for each input."""
+def measure_all(trace: Trace, final: Important, options: Options) -> tuple[list[Important], np.ndarray]:
+    """Step III on every operation, for each layer, with those of the last one; also how many passes it took for each
+    input."""
     last = trace.model.layers - 1
-    final = important_last(trace, options.alpha)
     found: list[Important] = []
     passes = np.zeros(len(trace), np.int64)
     for layer in range(last):

@@ -73,9 +73,10 @@ def perturbed_inputs(trace: Trace, frames: Frames, g: int) -> tuple[Tensor, Tens
 
 
 @torch.no_grad()
-def responses(trace: Trace, frames: Frames) -> list[Responses]:
-    """For each layer, how all products respond to all features."""
-    return _short(trace, frames) if trace.doubles else _general(trace, frames)
+def responses(trace: Trace, frames: Frames, final: np.ndarray) -> list[Responses]:
+    """For each layer, how all products respond to all features; in the last layer at least those of the operations
+    `final`, S x 3 (head, target, source)."""
+    return _short(trace, frames, final) if trace.doubles else _general(trace, frames)
 
 
 def _general(trace: Trace, frames: Frames) -> list[Responses]:
@@ -116,7 +117,7 @@ def _respond(
     out.source[:, sources, :count, :j] = torch.matmul(k.transpose(0, 1), queries).view(heads, i, count, j).numpy()
 
 
-def _short(trace: Trace, frames: Frames) -> list[Responses]:
+def _short(trace: Trace, frames: Frames, final: np.ndarray) -> list[Responses]:
     """For models of one head: input by input and feature by feature, so that the rows stay in the cache."""
     model, last = trace.model, trace.model.layers - 1
     assert isinstance(model, TransformerSubject)
@@ -134,8 +135,13 @@ def _short(trace: Trace, frames: Frames) -> list[Responses]:
     first, features, rows, changed = _changed_rows(trace, frames)
     most = int(np.diff(first).max())
     more = (np.empty(2 * width, np.float32), *(room_for(most, wide) for wide in (size, 2 * width, 2 * width, columns)))
-    for g, (zero, end) in enumerate(pairwise(trace.first.tolist())):
-        n, now, own = end - zero, x[: frames.features[g]], slice(first[g], first[g + 1])
+    wanted = np.zeros(len(embedded), bool)
+    wanted[trace.first[trace.owner[final[:, 1]]] + final[:, 2]] = True
+    wanted[trace.first[1:] - 1] = True
+    limits = zip(pairwise(trace.first.tolist()), frames.features.tolist(), pairwise(first.tolist()), strict=True)
+    for g, ((zero, end), count, places) in enumerate(limits):
+        n, now, own = end - zero, x[:count], slice(*places)
+        every = kept = np.arange(n)
         given = (features[own], rows[own], changed[own])
         if not base:
             kernels.begin(embedded[zero:end], *given, now)
@@ -147,10 +153,11 @@ def _short(trace: Trace, frames: Frames) -> list[Responses]:
                     (*scratch, *more), now, *out,
                 )  # fmt: skip
             else:
-                kernels.frozen(zero, n, recorded, model.folded(at), *real, scratch, now, *out)
+                kept = np.flatnonzero(wanted[zero:end]) if at == last - 1 else every
+                kernels.frozen(zero, n, kept, recorded, model.folded(at), *real, scratch, now, *out)
         made = found[last]
         out = (made.products[0], made.target[0], made.source[0])
-        kernels.frozen_last(zero, n, g, *trace.read(last), *real, scratch[0], now, *out)
+        kernels.frozen_last(zero, n, kept, g, *trace.read(last), *real, scratch[0], now, *out)
     return found
 
 

@@ -16,14 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pathmerge.circuits import one_head
 from pathmerge.circuits.passes import DENSE, ROUNDING, Outcome, Passes, Watched, places, positions
 from pathmerge.circuits.trace import Layer, Trace, attention
 from pathmerge.kernels import attention as kernels
 from pathmerge.kernels.rows import gather
-
-FEW, WHOLE, ONE = range(3)
-"""How a pass is computed in a layer: its changed rows, all its rows, or its only changed row by doubled rows."""
 
 
 def forward(
@@ -32,27 +28,16 @@ def forward(
     """Carry passes from before `layer` to the end, for the logits of `tokens` (one for each input) and the products of
     watched operations."""
     while layer < len(trace.layers) - 1:
-        how = np.where(passes.sizes > DENSE * trace.counts[passes.owner], WHOLE, FEW)
-        if trace.doubles:
-            how[passes.sizes == 1] = ONE
-        kinds = np.unique(how).tolist()
-        if len(kinds) > 1:
+        whole = passes.sizes > DENSE * trace.counts[passes.owner]
+        if whole.any() and not whole.all():
             logit, change = np.empty(len(passes), np.float32), np.empty(len(passes), np.float32)
-            for kind in kinds:
-                chosen = how == kind
+            for chosen in (whole, ~whole):
                 part = forward(trace, passes.only(chosen), layer, watched, tokens, skip)
                 logit[chosen], change[chosen] = part.logit, part.change
             return Outcome(logit, change)
-        if kinds == [ONE]:
-            passes = one_head.through_one(trace, passes, layer, skip)
-        elif kinds == [WHOLE]:
-            through = one_head.through_whole if trace.doubles else _through_whole
-            passes = through(trace, passes, layer)
-        else:
-            passes = _through(trace, passes, layer, skip)
+        passes = _through_whole(trace, passes, layer) if whole.any() else _through(trace, passes, layer, skip)
         layer += 1
-    finish = one_head.finish if trace.doubles else _finish
-    return finish(trace, passes, watched, tokens)
+    return _finish(trace, passes, watched, tokens)
 
 
 def _through(trace: Trace, passes: Passes, at: int, skip: float) -> Passes:

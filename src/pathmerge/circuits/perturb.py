@@ -19,13 +19,17 @@ import numpy as np
 import torch
 
 from pathmerge.circuits.forward import forward
+from pathmerge.circuits.one_head import carry
 from pathmerge.circuits.passes import ROUNDING, Outcome, single_rows, watch
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import attention as kernels
+from pathmerge.kernels.products import ROWS
 
 ZERO, MAXIMUM = 0, 1
 CHUNK = 2**20
 """Numbers in the largest array of a part of the work."""
+CARRIED = 2**23
+"""The same where passes stay in the cache by themselves, and the array is only in use where few rows change."""
 NOTHING = np.empty((0, 3), np.int64)
 """No last-layer operations to watch."""
 
@@ -79,31 +83,36 @@ def measure(
     heads, width = at.v.shape[1:]
     watching = watch(trace, watched)
     logit, change = np.empty(len(operations), np.float32), np.zeros(len(operations), np.float32)
-    for places in _parts(trace, operations, heads * width):
+    alone = trace.doubles and layer < model.layers - 1
+    for places in _parts(trace, operations, (CARRIED if alone else CHUNK) // (heads * width)):
         part = operations[places]
         owner = trace.owner[part[:, 1]]
         begin = trace.first[owner]
-        mixed = torch.empty(len(part), heads, width)
+        mixed = torch.empty(len(part) + ROWS, heads, width)
         kernels.perturb(*(at.base[i] for i in (0, 1, 4, 5)), part, begin, trace.counts[owner], mixed.numpy())
-        after = model.update(layer, at.x.index_select(0, torch.from_numpy(part[:, 1])), mixed)
+        if alone:
+            outcome = carry(trace, layer, part[:, 1], mixed[:, 0], watching, tokens, skip)
+            logit[places], change[places] = outcome.logit, outcome.change
+            continue
+        after = model.update(layer, at.x.index_select(0, torch.from_numpy(part[:, 1])), mixed[: len(part)])
         if layer == model.layers - 1:
             logit[places] = model.logits(after).numpy()[np.arange(len(part)), tokens[owner]]
             continue
-        passes = single_rows(owner, part[:, 1] - begin, after)
-        outcome = forward(trace, passes, layer + 1, watching, tokens, skip)
+        outcome = forward(trace, single_rows(owner, part[:, 1] - begin, after), layer + 1, watching, tokens, skip)
         logit[places], change[places] = outcome.logit, outcome.change
     return Outcome(logit, change)
 
 
-def _parts(trace: Trace, operations: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    """Which operations to perturb together: those of one input in a row, cut where only their own number says so."""
+def _parts(trace: Trace, operations: np.ndarray, rows: int) -> Iterator[np.ndarray]:
+    """Which operations to perturb together: those of one input in a row, cut where only their own number says so, and
+    so many that their passes have about so many rows."""
     owner = trace.owner[operations[:, 1]]
     order = np.argsort(owner, kind="stable")
     limits = np.searchsorted(owner[order], np.arange(len(trace) + 1)).tolist()
     waiting: list[np.ndarray] = []
     filled = 0.0
     for n, (low, high) in zip(trace.counts.tolist(), pairwise(limits), strict=True):
-        size = max(16, CHUNK // (n * width))
+        size = max(16, rows // n)
         for begin in range(low, high, size):
             piece = order[begin : min(begin + size, high)]
             if waiting and filled + len(piece) / size > 1:

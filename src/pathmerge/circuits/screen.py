@@ -19,13 +19,13 @@ import numpy as np
 
 from pathmerge.circuits.features import Responses
 from pathmerge.circuits.frame import Frames
+from pathmerge.circuits.options import Options
 from pathmerge.circuits.perturb import (
     MAXIMUM,
     ZERO,
     Important,
     decide,
     effects,
-    important_last,
     limit,
     measure,
     passes_of,
@@ -41,22 +41,20 @@ def measure_candidates(
     trace: Trace,
     frames: Frames,
     answers: Sequence[Responses],
-    alpha: float,
-    kappa1: float,
-    kappa2: float,
+    final: Important,
+    options: Options,
 ) -> tuple[list[Important], np.ndarray]:
     """For each layer, the important operations among all that can be links on a chain to the last row, and the passes
-    it took for each input."""
-    possible = candidates(trace, frames, answers, limit(trace, kappa2))
-    last = trace.model.layers - 1
-    final = important_last(trace, alpha)
+    it took for each input. `final`: those of the last layer."""
+    possible = candidates(trace, frames, answers, limit(trace, options.kappa2))
+    last, threshold = trace.model.layers - 1, limit(trace, options.kappa1)
     reached = np.zeros(len(trace.rows), bool)
     reached[trace.first[1:] - 1] = True
     reached[_sources(trace, final, possible[last], reached)] = True
     found, passes = [final], np.zeros(len(trace), np.int64)
     for layer in reversed(range(last)):
         chosen = possible[layer] & reached[None, :, None, None]
-        measured, operations = _measure(trace, layer, chosen, final.operations, alpha, limit(trace, kappa1))
+        measured, operations = _measure(trace, layer, chosen, final.operations, options.alpha, threshold)
         passes += passes_of(trace, operations)
         found.append(measured)
         reached[_sources(trace, measured, possible[layer], reached)] = True

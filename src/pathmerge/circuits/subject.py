@@ -20,6 +20,7 @@ feed-forward, V vocabulary.
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -220,6 +221,11 @@ class TransformerSubject:
     def folded(self, layer: int) -> Folded:
         """The matrices of a layer, for kernels; of models that can be doubled."""
         return self._folded[layer % len(self._blocks)]
+
+    @cached_property
+    def all_folded(self) -> Folded:
+        """The same of all layers, one above the other."""
+        return Folded(*(np.stack(parts) for parts in zip(*map(self.folded, range(self.layers)), strict=True)))
 
     def gate(self, layer: int, x: Tensor, mixed: Tensor) -> Tensor:
         _, before_MF, h_MD = self._halfway(layer, x, mixed)

@@ -150,6 +150,15 @@ class Trace:
         return self._doubled[at]
 
     @cached_property
+    def stacked(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of all layers of a model of one head: the residual rows before them, L x R x D, and which rows may read
+        which, L x R x n."""
+        return (
+            np.stack([layer.x.numpy() for layer in self.layers]),
+            np.stack([layer.allowed.numpy()[0] for layer in self.layers]),
+        )
+
+    @cached_property
     def attended(self) -> np.ndarray:
         """Doubled, the base rows of the first layer with the attention's output; R x 2D."""
         model, layer = self.model, self.layers[0]
@@ -234,22 +243,16 @@ def _pass(
     model: Explainable, x: Tensor, rows: Tensor, first: np.ndarray, allowed: Sequence[Tensor]
 ) -> tuple[list[Layer], Tensor]:
     layers: list[Layer] = []
-    counts = np.repeat(np.diff(first), np.diff(first))
+    scale = np.float32(1 / math.sqrt(model.head_width))
     for at, seen in enumerate(allowed):
         q, k, v = model.project(at, x, rows)
         assert q is not None
-        scores, mixed = torch.empty(seen.shape), torch.empty_like(v)
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        scores, mixed = torch.empty(seen.shape), torch.empty(v.shape)
         pattern, tops, sums = torch.empty(seen.shape), torch.empty(seen.shape[:2]), torch.empty(seen.shape[:2])
-        for low, high in pairwise(first):
-            own = (q[low:high].transpose(0, 1), k[low:high].permute(1, 2, 0))
-            scores[:, low:high, : high - low] = torch.matmul(*own)
-        scale = np.float32(1 / math.sqrt(model.head_width))
-        kernels.softmax(
-            scores.numpy(), seen.contiguous().numpy(), counts, scale, pattern.numpy(), tops.numpy(), sums.numpy()
-        )
-        for low, high in pairwise(first):
-            own = (pattern[:, low:high, : high - low], v[low:high].transpose(0, 1))
-            mixed[low:high] = torch.matmul(*own).transpose(0, 1)
+        given = (value.numpy() for value in (q, k, v, seen.contiguous()))
+        made = (value.numpy() for value in (scores, pattern, tops, sums, mixed))
+        kernels.attend_all(*given, first, scale, *made)
         after, gate = model.update(at, x, mixed), model.gate(at, x, mixed)
         layers.append(
             Layer(

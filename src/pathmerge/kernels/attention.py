@@ -25,31 +25,39 @@ LITTLE = np.float32(0.1)
 
 
 @float_kernel
-def softmax(scores, allowed, count, scale, pattern, tops, sums):
-    """Scale scores (H x R x n) in place, -inf where a row may not look; their softmax, and its parts: the largest score
-    of each row and the sum of exp(score - top). count: the rows of each row's input. One that may look nowhere reads
-    nothing."""
-    for h in range(scores.shape[0]):
-        for r in range(scores.shape[1]):
-            top = _NONE
-            for i in range(scores.shape[2]):
-                score = _NONE
-                if i < count[r] and allowed[h, r, i]:
-                    score = scores[h, r, i] * scale
-                scores[h, r, i] = score
-                top = max(top, score)
-            total = _ZERO
-            for i in range(scores.shape[2]):
-                weight = _ZERO
-                if scores[h, r, i] != _NONE:
-                    weight = np.exp(scores[h, r, i] - top)
-                pattern[h, r, i] = weight
-            for i in range(count[r]):
-                total += pattern[h, r, i]
-            if total > _ZERO:
-                for i in range(count[r]):
-                    pattern[h, r, i] /= total
-            tops[h, r], sums[h, r] = top, total
+def attend_all(q, k, v, allowed, first, scale, scores, pattern, tops, sums, mixed):
+    """The attention of whole inputs, of which number g owns rows first[g]..first[g+1]-1: scaled scores (H x R x n; -inf
+    where a row may not look), their softmax, its parts (the largest score of each row and the sum of exp(score - top)),
+    and the weighted sums of values. A row that may look nowhere reads nothing."""
+    for g in range(first.shape[0] - 1):
+        low, n = first[g], first[g + 1] - first[g]
+        for h in range(scores.shape[0]):
+            for r in range(low, low + n):
+                top = _NONE
+                for i in range(scores.shape[2]):
+                    score = _NONE
+                    if i < n and allowed[h, r, i]:
+                        score = _ZERO
+                        for w in range(q.shape[2]):
+                            score += q[r, h, w] * k[low + i, h, w]
+                        score *= scale
+                    scores[h, r, i] = score
+                    top = max(top, score)
+                total = _ZERO
+                for i in range(scores.shape[2]):
+                    weight = _ZERO
+                    if scores[h, r, i] != _NONE:
+                        weight = np.exp(scores[h, r, i] - top)
+                    pattern[h, r, i] = weight
+                    total += weight
+                for w in range(v.shape[2]):
+                    mixed[r, h, w] = _ZERO
+                if total > _ZERO:
+                    for i in range(n):
+                        pattern[h, r, i] /= total
+                        for w in range(v.shape[2]):
+                            mixed[r, h, w] += pattern[h, r, i] * v[low + i, h, w]
+                tops[h, r], sums[h, r] = top, total
 
 
 @helper

@@ -82,6 +82,11 @@ def helper(function: Callable[..., Any]) -> Any:
     return numba.njit(**_OPTIONS)(function)
 
 
+def float_helper(function: Callable[..., Any]) -> Any:
+    """The same with sums that may be reordered."""
+    return numba.njit(fastmath=_REORDERED, **_OPTIONS)(function)
+
+
 def inline(function: Callable[..., Any]) -> Any:
     """Compile a function whose body is put in place of each call: for the few lines that run most."""
     return numba.njit(forceinline=True, **_OPTIONS)(function)

@@ -122,8 +122,9 @@ def first_layer(
 
 
 @float_kernel
-def frozen(zero, n, base, weights, real, epsilon, scratch, x, products, target, source):
-    """One layer. x: F x (n + room) x D, the rows before it, written over with those after it.
+def frozen(zero, n, kept, base, weights, real, epsilon, scratch, x, products, target, source):
+    """One layer. x: F x (n + room) x D, the rows before it, written over with those after it: only rows `kept`, in
+    increasing order, one after the other.
 
     base: (keys, queries, reads, pattern, gate) of the base rows, R x K, R x n and R x the width of the activation; the
     input's begin at `zero`. products: Q_j·K_i, j x i; target: Q̃_j·K_i, j x F x i; source: Q_j·K̃_i, i x F x j; of all
@@ -133,12 +134,13 @@ def frozen(zero, n, base, weights, real, epsilon, scratch, x, products, target, 
     keys, queries, reads, pattern, gate = base
     h, mixed, shares, active, turned_reads, turned_queries = scratch
     _, move, _, second, _, _ = weights
-    size = h.shape[1]
+    size, count = h.shape[1], kept.shape[0]
     for t in range(n):
         for w in range(size):
             h[t, w] = keys[zero + t, w]
+    for t in range(count):
         for i in range(n):
-            shares[t, i] = pattern[zero + t, i]
+            shares[t, i] = pattern[zero + kept[t], i]
     _turn(reads, zero, n, turned_reads)
     _turn(queries, zero, n, turned_queries)
     multiply(h, n, size, turned_reads, products, zero)
@@ -147,24 +149,29 @@ def frozen(zero, n, base, weights, real, epsilon, scratch, x, products, target, 
         normalise_one(now[:n], real, epsilon, h)
         multiply(h, n, size, turned_reads, target[:, f], zero)
         multiply(h, n, size, turned_queries, source[:, f], zero)
-        multiply(shares, n, n, h, mixed, 0)
-        multiply_onto(mixed, n, size, move, now, 0)
-        read(now, 0, n, h, weights, real, epsilon, active)
-        for t in range(n):
+        multiply(shares, count, n, h, mixed, 0)
+        if count < n:
+            for t in range(count):
+                for w in range(now.shape[1]):
+                    now[t, w] = now[kept[t], w]
+        multiply_onto(mixed, count, size, move, now, 0)
+        read(now, count, h, weights, real, epsilon, active)
+        for t in range(count):
             for w in range(active.shape[1]):
-                active[t, w] *= gate[zero + t, w]
-        multiply_onto(active, n, active.shape[1], second, now, 0)
+                active[t, w] *= gate[zero + kept[t], w]
+        multiply_onto(active, count, active.shape[1], second, now, 0)
 
 
 @float_kernel
-def frozen_last(zero, n, g, keys, queries, reads, real, epsilon, h, x, products, target, source):
-    """The last layer, of which only the last row's queries count. x: the rows before it. products: G x i, target:
-    G x F x i, of all inputs, of which this is number g; source: R x F x 1."""
-    last = zero + n - 1
+def frozen_last(zero, n, kept, g, keys, queries, reads, real, epsilon, h, x, products, target, source):
+    """The last layer, of which only the last row's queries count. x: rows `kept` before it, the last among them.
+    products: G x i, target: G x F x i, of all inputs, of which this is number g; source: R x F x 1, of rows `kept`."""
+    last, count = zero + n - 1, kept.shape[0]
     for i in range(n):
         products[g, i] = dot(keys[last], reads[zero + i])
     for f in range(x.shape[0]):
-        normalise_one(x[f, :n], real, epsilon, h)
+        normalise_one(x[f, :count], real, epsilon, h)
         for i in range(n):
-            target[g, f, i] = dot(h[n - 1], reads[zero + i])
-            source[zero + i, f, 0] = dot(h[i], queries[last])
+            target[g, f, i] = dot(h[count - 1], reads[zero + i])
+        for t in range(count):
+            source[zero + kept[t], f, 0] = dot(h[t], queries[last])

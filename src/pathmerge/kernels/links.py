@@ -7,13 +7,24 @@ are S x 4 (layer, head, target among all rows, source in its input), an input's 
 
 from __future__ import annotations
 
-from pathmerge.kernels.compile import float_kernel, kernel
+from pathmerge.kernels.compile import float_inline, float_kernel, kernel
+
+
+@float_inline
+def _match(held, answers, source, f, column, was, threshold, out):
+    """Add to out (n x 2) the rows whose products, `was`, both answers change by more than `threshold`: those of the
+    target (n) and those of feature f of the source, where the rows hold it (held, n x F)."""
+    for i in range(out.shape[0]):
+        if held[i, f]:
+            one, other = answers[i] - was[i], source[i, f, column] - was[i]
+            out[i, 0] |= one < -threshold and other < -threshold
+            out[i, 1] |= one > threshold and other > threshold
 
 
 @float_kernel
 def linkable(rules, after, shift, products, target, source, threshold, sets, allowed, out, following):
     """out[h, j, i, way]: whether the features that respond (way 0: fall, 1: rise, by more than `threshold`) and are
-    contained in the rows' sets make row j reading row i a merge or a copy.
+    contained in the rows' sets make row j reading row i a merge or a copy; zeros before.
 
     products: H x j x i, q·k; target (H x j x F x i) and source (H x i x F x j): the same with each feature perturbed in
     row j, or in row i. Row j of input g stands at j + shift[g] in the first two, j - after[g] in the third; rows before
@@ -22,36 +33,33 @@ def linkable(rules, after, shift, products, target, source, threshold, sets, all
     for g in range(after.shape[0]):
         low, vertices = rules.first[g], rules.vertices[g]
         n, features = rules.first[g + 1] - low, rules.features[g]
+        held = sets[low : low + n]
         for h in range(out.shape[0]):
+            sources = source[h, low : low + n]
             for j in range(after[g], n):
-                at, column = j + shift[g], j - after[g]
+                column, found = j - after[g], out[h, low + j, :n]
+                was, answers = products[h, j + shift[g]], target[h, j + shift[g]]
+                for f in range(vertices):
+                    if held[j, f]:
+                        _match(held, answers[f], sources, f, column, was, threshold, found)
+                for e in range(rules.edges[g]):
+                    for turn in range(2):
+                        a, b = vertices + rules.slots[g, e] + 1 + turn, vertices + rules.slots[g, e] + 2 - turn
+                        if held[j, a]:
+                            _match(held, answers[a], sources, b, column, was, threshold, found)
+                if j == n - 1 and features > vertices:
+                    for f in range(features - 4, features - 2):
+                        for i in range(n):
+                            if held[i, f]:
+                                other = sources[i, f, column] - was[i]
+                                found[i, 0] |= other < -threshold
+                                found[i, 1] |= other > threshold
                 for i in range(n):
-                    fall, rise = False, False
-                    if allowed[h, low + j, i]:
-                        was = products[h, at, i]
-                        for f in range(vertices):
-                            if sets[low + j, f] and sets[low + i, f]:
-                                one, other = target[h, at, f, i] - was, source[h, low + i, f, column] - was
-                                fall |= one < -threshold and other < -threshold
-                                rise |= one > threshold and other > threshold
-                        for e in range(rules.edges[g]):
-                            for turn in range(2):
-                                a = vertices + rules.slots[g, e] + 1 + turn
-                                b = vertices + rules.slots[g, e] + 2 - turn
-                                if sets[low + j, a] and sets[low + i, b]:
-                                    one, other = target[h, at, a, i] - was, source[h, low + i, b, column] - was
-                                    fall |= one < -threshold and other < -threshold
-                                    rise |= one > threshold and other > threshold
-                        if j == n - 1 and features > vertices:
-                            for f in range(features - 4, features - 2):
-                                if sets[low + i, f]:
-                                    other = source[h, low + i, f, column] - was
-                                    fall |= other < -threshold
-                                    rise |= other > threshold
-                    out[h, low + j, i, 0], out[h, low + j, i, 1] = fall, rise
-                    if fall or rise:
+                    if not allowed[h, low + j, i]:
+                        found[i, 0], found[i, 1] = False, False
+                    elif found[i, 0] or found[i, 1]:
                         for f in range(features):
-                            following[low + j, f] |= sets[low + i, f]
+                            following[low + j, f] |= held[i, f]
 
 
 @float_kernel
