@@ -230,6 +230,23 @@ def test_asking_the_last_row_looks_at_the_goal_in_all_layers_but_the_last():
         assert changed == (re.fullmatch(r"blocks\.[01]\.[qk]\.weight", name) is not None), name
 
 
+def test_legible_vertices_are_not_written_over_below_the_last_layer():
+    config = OneHot(input_size=20, layers=3, feed_forward_scale=0.0)
+    model, plain = replace(config, legible=True).build(5), config.build(5)
+    tokens = model.inputs(pm.Balanced(input_size=20).sample(8, threads=1)).tokens
+    names = [f"blocks.{layer}.hook_resid_post" for layer in range(3)]
+    rows = model.run(tokens, record=names).record
+    own = torch.nn.functional.one_hot(tokens, config.vocabulary).float()[:, :, 1:6]
+    for name in names[:2]:
+        torch.testing.assert_close(rows[name][:, :, 1:6].detach(), own, atol=0, rtol=0)
+    assert not torch.equal(rows[names[2]][:, :, 1:6], own)
+    for name, value in model.state_dict().items():
+        expected = plain.state_dict()[name].clone()
+        if re.fullmatch(r"blocks\.[01]\.o\.(weight|bias)", name):
+            expected[1:6] = 0
+        assert torch.equal(value, expected), name
+
+
 def test_matching_rows_look_at_rows_of_the_same_vertex():
     model = OneHot(input_size=32, layers=1, initialisation="matching", matching=10).build()
     tokens = model.inputs(pm.Balanced(input_size=32).sample(20, threads=1)).tokens

@@ -94,7 +94,7 @@ def growing(input_size: int, seed: int = 0) -> RunConfig:
 
 def matched(input_size: int, seed: int = 0) -> RunConfig:
     """T1m: problems that grow (`growing`), and attention that starts out joining the two ends of an edge and matching
-    equal vertices; at 19 vertices, following edges instead, with a last row that reads the graph in the last layer.
+    equal vertices; from 19 vertices on, following edges instead, with a last row that reads in the last layer.
 
     N=32 (`pathmerge train --recipe matched --input-size 32 --seed S`): 0.995 at each lookahead after 220,032, 140,032
     and 120,000 examples (seeds 1, 2, 3; median 140,032 and 2.3e12 FLOP; none failed). N=64: after 247,552, 292,544 and
@@ -112,9 +112,12 @@ def matched(input_size: int, seed: int = 0) -> RunConfig:
         # The more vertices, the more a step's noise hides of what is known already (docs/log.md).
         curriculum = replace(curriculum, slow_from=13)
     model = replace(model, initialisation="matching", joining=1.0)
-    if vertices == 19:
+    if vertices >= 19:
         model = replace(model, matching=0.0, following=1.4, asking=1.7)
+    if vertices == 19:
         training = replace(training, learning_rate=1e-3)
+    if vertices > 19:
+        model = replace(model, legible=True)
     return replace(base, model=model, training=training, curriculum=curriculum, recipe="matched")
 
 
@@ -171,7 +174,7 @@ def track_of(config: RunConfig) -> str:
         return f"T2{prior}"
     changed = _differ(config.training, published.training, STEPS) or config.curriculum != published.curriculum
     changed |= config.training.batch_size not in PUBLISHED_BATCHES
-    changed |= model.feed_forward_scale != published.model.feed_forward_scale
+    changed |= model.feed_forward_scale != published.model.feed_forward_scale or bool(model.legible)
     return f"T1{prior}" if changed or prior else "T0"
 
 
@@ -204,7 +207,7 @@ def on_problem(config: RunConfig, problem: Distribution, model: ModelConfig | No
 def without_edges(model: OneHot) -> OneHot:
     """A model without what it was told about the edges of search problems; tokens are matched instead of followed."""
     matching = model.matching if model.following is None else OneHot.matching
-    return replace(model, joining=0.0, following=None, asking=None, matching=matching)
+    return replace(model, joining=0.0, following=None, asking=None, legible=None, matching=matching)
 
 
 def of_kinds(config: RunConfig, problem: str, model: str) -> RunConfig:

@@ -21,7 +21,7 @@ Initialisation = Literal["default", "matching"]
 Positions = Literal["onehot", "learned", "rotary", "none"]
 Embedding = Literal["onehot", "learned"]
 
-LATER = ("following", "asking")
+LATER = ("following", "asking", "legible")
 """Fields that came later: left out when not set, so that runs without them have the names they had before."""
 
 
@@ -110,6 +110,9 @@ class OneHot(ModelConfig):
     asking: float | None = None
     """With `following`: what is added in all layers but the last so that the last row looks at the goal. It then reads
     the graph when all merging is done, and not in a layer that merging would have to move up from (a prior)."""
+    legible: bool | None = None
+    """Whether attention starts out writing nothing, in all layers but the last, where a row's own vertex stands. What
+    it copies is then no noise to those who look for that vertex (an initial scale: track T1)."""
 
     def __post_init__(self) -> None:
         check_range("hidden", self.hidden, 0, 2**16)
@@ -118,10 +121,14 @@ class OneHot(ModelConfig):
         check_flag("causal", self.causal)
         check_flag("text", self.text)
         check_number("joining", self.joining, 0, 1000)
-        for name in LATER:
+        for name in ("following", "asking"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), 0, 1000)
+        if self.legible is not None:
+            check_flag("legible", self.legible)
         super().__post_init__()
+        if self.legible and (self.embedding != "onehot" or self.loops > 1 or self.layers < 2):
+            raise ValueError("legible=True: needs embedding='onehot', loops=1 and 2 layers or more")
         if self.joining and (self.initialisation != "matching" or self.positions != "onehot" or self.text):
             raise ValueError(
                 f"joining={self.joining}: needs initialisation='matching', positions='onehot' and symbolic tokens"

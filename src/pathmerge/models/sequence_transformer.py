@@ -46,18 +46,30 @@ class SequenceTransformer(Transformer):
             self.positions = normal_table(config.tokens, config.width, generator)
         if config.positions in ("rotary", "none"):
             self.input_sites = ("hook_embed",)
+        if config.legible:
+            self._make_legible(config)
         if config.initialisation == "matching":
             self._match(config)
+
+    @torch.no_grad()
+    def _make_legible(self, config: OneHot) -> None:
+        for block in self.blocks[:-1]:
+            assert isinstance(block, Block)
+            for written in block.o.parameters():
+                written[self._matched_columns(config)] = 0
+
+    @staticmethod
+    def _matched_columns(config: OneHot) -> range:
+        """The dimensions of one-hot vertices (words, for text) in the residual stream."""
+        return range(config.matched) if config.text else range(1, config.matched + 1)
 
     def _match(self, config: OneHot) -> None:
         head = config.width // config.heads
         for block in self.blocks:
             assert isinstance(block, Block)
             for first in range(0, config.width, head):
-                if config.embedding == "learned":
-                    columns = range(first, first + head)
-                else:
-                    columns = range(config.matched) if config.text else range(1, config.matched + 1)
+                learned = config.embedding == "learned"
+                columns = range(first, first + head) if learned else self._matched_columns(config)
                 match(block.q, block.k, first, columns, columns, config.matching)
         if config.joining:
             block = self.blocks[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pathmerge.models.config import OneHot
+from pathmerge.models.config import LATER, OneHot
 from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.distribution import Distribution
 from pathmerge.problems.naive import Naive
@@ -106,7 +106,7 @@ def untrained(setting: Setting) -> Any:
 
     model = recipe(setting.recipe, SIZE[setting.scale], 1).model
     plain: dict[str, Any] = {"initialisation": "default", "feed_forward_scale": 1.0}
-    plain |= {"joining": 0.0, "following": None, "asking": None} if isinstance(model, OneHot) else {}
+    plain |= dict.fromkeys(LATER) | {"joining": 0.0} if isinstance(model, OneHot) else {}
     plain |= {"layers": 6} if setting.scale == "paper" else {}
     return replace(model, **plain).build(1)
 
