@@ -497,7 +497,8 @@ STANDINS = {
     "sbatch": """
         export SLURM_JOB_ID=$$ SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 SLURM_PROCID=0 SLURM_LOCALID=0
         grep '^#SBATCH' "$1" >> "$(dirname "$0")/asked"
-        setsid sh "$1" > /dev/null 2>&1 &
+        cp "$1" "$(dirname "$0")/job-$$"  # as Slurm does: submitit moves the script as soon as this ends
+        setsid sh "$(dirname "$0")/job-$$" > /dev/null 2>&1 &
         echo "Submitted batch job $$"
     """,
     "srun": """
