@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -27,12 +26,13 @@ from pathmerge.cli import main
 from pathmerge.pictures import draw_problems
 from pathmerge.recipes import command_of
 from pathmerge.studies.catalogue import STUDIES
+from pathmerge.studies.claims import Verdict
 from pathmerge.studies.perform import Order, perform
 from pathmerge.studies.results import Folder
 from pathmerge.studies.runner import Event, run_study
 from pathmerge.studies.study import Place, Row, Setting, Study, Task
 from pathmerge.training.config import to_toml
-from pathmerge.viewer.examples import answered_problems, example_problems, spread
+from pathmerge.viewer.examples import MOST_DRAWN, answered_problems, example_problems, spread
 from pathmerge.viewer.markup import Html, element, facts, join
 from pathmerge.viewer.page import Page
 from pathmerge.viewer.report import write_study_report
@@ -226,7 +226,7 @@ def test_a_spread_has_both_ends():
 def test_the_report_of_a_study(results: Results):
     found = read(results.study / "report.html")
     for words in (
-        "Study tiny, Figure 0 of the paper",
+        "Study tiny, Figure 0",
         "three small tasks.",
         "2 of 3 done, 1 failed",
         "Smoke scale shows",
@@ -240,6 +240,7 @@ def test_the_report_of_a_study(results: Results):
     ):
         assert words in found.text, words
     assert found.elements.count("figure") == 3  # the figure, the problems, a circuit
+    assert "of the paper" not in found.text  # a user's study has figures of its own
     headings = "What was run Figure Table Runs Example problems Circuits Do it again"
     assert headings in found.text
 
@@ -251,18 +252,19 @@ def test_hostile_words_are_only_words(results: Results):
 
 
 def test_claims_stand_in_the_report_of_a_study(results: Results, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    verdict = SimpleNamespace(
+    verdict = Verdict(
         claim="C1",
         says=f"all is well {HOSTILE}",
         verdict="holds",
         evidence="0.999 at every lookahead",
         rule="at least 0.99",
         scale="laptop",
-        recipe="tuned",
+        recipe="tuned (track T1)",
+        remark="one seed only",
     )
     asked: list[tuple[Path, str]] = []
 
-    def touched(root: Path, study_name: str) -> list[Any]:
+    def touched(root: Path, study_name: str) -> list[Verdict]:
         asked.append((root, study_name))
         return [verdict]
 
@@ -270,7 +272,8 @@ def test_claims_stand_in_the_report_of_a_study(results: Results, monkeypatch: py
     out = tmp_path / "page.html"
     assert main(["report", str(results.study), "--out", str(out)]) == 0
     found = read(out)
-    assert "0.999 at every lookahead" in found.text
+    for words in ("0.999 at every lookahead", "laptop, tuned (track T1)", "at least 0.99 (one seed only)"):
+        assert words in found.text, words
     assert '<span class="good">holds</span>' in out.read_text()
     assert asked == [(results.study.parent.parent, "tiny")]
 
@@ -295,6 +298,7 @@ def test_a_study_writes_its_report_and_says_where(tmp_path: Path, capsys: pytest
     assert f"wrote {path}" in capsys.readouterr().out
     found = read(path)
     assert "How rare are long lookaheads in naive graphs?" in found.text
+    assert "Study lookahead-histogram, Figure 8 of the paper" in found.text
     assert "20,000 naive graphs of up to 41 vertices" in found.text
     assert "Problems of naive(input_size=128)." in found.text
 
@@ -381,7 +385,8 @@ def test_problems_of_every_kind_are_shown_with_answers(problem: pm.Distribution)
     shown = Reader(answered_problems(model, problem, pm.Holding()))
     assert shown.elements.count("figure") == 1
     assert "wrong" in shown.text  # it was not trained
-    assert Reader(example_problems([problem])).elements.count("figure") == 1
+    # All in one figure, or each in its own where one would be too wide for a page.
+    assert Reader(example_problems([problem])).elements.count("figure") in (1, MOST_DRAWN)
 
 
 @pytest.mark.parametrize(
