@@ -162,6 +162,8 @@ def test_the_hash_is_of_everything_but_the_recipes_name():
             r"curriculum.tangled=0.5: needs balanced problems .* at least 4 vertices, not balanced\(input_size=14\)",
         ),
         ({"input_size": 32, "curriculum": {"slow_from": 9}}, "curriculum.slow_from=9: needs curriculum.over"),
+        ({"input_size": 32, "curriculum": {"largest": 9}}, "curriculum.largest=9: needs curriculum.tangled"),
+        ({"input_size": 32, "curriculum": {"tangled": 0.5, "largest": 1}}, "curriculum.largest=1: must be a whole"),
         ({"input_size": 32, "curriculum": {"over": "size", "slow_from": 0}}, "curriculum.slow_from=0: must be a whole"),
         ({"input_size": 32, "curriculum": {"scatter": True}}, "curriculum.scatter=True: needs curriculum.over='size'"),
         (
@@ -245,6 +247,22 @@ def test_a_share_of_each_batch_is_tangled_once_the_problem_is_mastered_and_after
         state = feed.state()
         wanted = feed.next(64)
         assert not (wanted[1].identity == tangled.identity).any()
+    with Feed(problem, rule, seed=3, held_out=None) as again:
+        again.load_state(state)
+        for one, other in zip(wanted, again.next(64), strict=True):
+            np.testing.assert_array_equal(one.tokens, other.tokens)
+
+
+def test_the_tangled_share_of_some_batches_is_of_the_largest_lookahead():
+    rule = pm.Curriculum(tangled=0.5, largest=3)
+    problem = pm.Balanced(input_size=32)  # nine vertices: none is left beside two chains of four
+    with Feed(problem, rule, seed=3, held_out=None) as feed:
+        shares = [beside for _, beside in pieces_of(feed, [64] * 7)]
+        state = feed.state()
+        wanted = feed.next(64)
+    assert [int(share.lookahead.min()) == 4 for share in shares] == [True, False, False, True, False, False, True]
+    assert max(int(share.lookahead.max()) for share in (shares[1], shares[2])) == 3
+    assert not set(shares[0].identity.tolist()) & set(shares[3].identity.tolist())
     with Feed(problem, rule, seed=3, held_out=None) as again:
         again.load_state(state)
         for one, other in zip(wanted, again.next(64), strict=True):

@@ -110,8 +110,10 @@ def matched(input_size: int, seed: int = 0) -> RunConfig:
         training = replace(training, average=20_000, loss="any", decay=310_000)
         curriculum = replace(curriculum, tangled=0.5, threshold=0.9)
     if vertices > 19:
-        # The more vertices, the more a step's noise hides of what is known already (docs/log.md).
-        curriculum = replace(curriculum, slow_from=13)
+        # The more vertices, the more a step's noise hides of what is known already; and the largest lookahead, which
+        # only the last stage has, stays behind if it is rare (docs/log.md).
+        training = replace(training, decay=400_000)
+        curriculum = replace(curriculum, slow_from=13, largest=10)
     model = replace(model, initialisation="matching", joining=1.0)
     if vertices >= 19:
         model = replace(model, matching=0.0, following=1.4, asking=1.7)

@@ -54,6 +54,10 @@ class Curriculum:
     """Once the problem is mastered (without such a rule: from the beginning), the share of each batch, in sixteens, of
     tangled problems: balanced ones in which some vertex has two parents. None: as many as chance brings."""
 
+    largest: int | None = None
+    """In one of so many batches, the tangled share is problems of the largest lookahead instead, which leave no vertex
+    to tangle when V is odd and so would be rarer than the others. None: never."""
+
     def __post_init__(self) -> None:
         check_choice("curriculum.over", self.over, ("none", "lookahead", "size"))
         if self.first is not None:
@@ -76,6 +80,10 @@ class Curriculum:
                     f"curriculum.tangled={self.tangled}: must be at most {0.9 - self.easier:g}, since "
                     f"curriculum.easier={self.easier} and a tenth of each batch is the problem itself"
                 )
+        if self.largest is not None:
+            check_range("curriculum.largest", self.largest, 2, 10**6)
+            if self.tangled is None:
+                raise ValueError(f"curriculum.largest={self.largest}: needs curriculum.tangled, whose share it takes")
         if self.scatter and self.over != "size":
             raise ValueError(f"curriculum.scatter=True: needs curriculum.over='size', not {self.over!r}")
 
@@ -112,7 +120,8 @@ class Curriculum:
         return replace(free, max_lookahead=min(largest, most))
 
     def sources(self, problem: Distribution) -> list[Distribution]:
-        """All that is drawn from: the stages, and tangled problems if there is to be a share of them."""
+        """All that is drawn from: the stages, and tangled problems and those of the largest lookahead if there is to be
+        a share of them."""
         stages = self.stages(problem)
         if self.tangled is None:
             return stages
@@ -123,7 +132,14 @@ class Curriculum:
         if problem.max_lookahead is not None:
             whole = Tangled(input_size=problem.input_size, vertices=problem.vertices)
             given["max_lookahead"] = min(problem.max_lookahead, whole.largest_lookahead)
-        return [*stages, Tangled(**given)]
+        beside: list[Distribution] = [Tangled(**given)]
+        if self.largest is not None:
+            beside.append(problem.fixed()[-1])
+        return [*stages, *beside]
+
+    def beside(self, batches: int) -> int:
+        """Which of the sources after the stages the tangled share of the next batch comes from."""
+        return int(self.largest is not None and batches % self.largest == 0)
 
     def tangled_part(self, size: int) -> int:
         """How many of a batch of `size` are tangled, in sixteens."""

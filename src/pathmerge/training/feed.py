@@ -2,8 +2,8 @@
 
 Choices a reader could not guess:
 - Stage s draws from stream s of the run's seed, so each stage's examples are a pure function of the seed, whenever the
-  stage begins; tangled problems come from the stream after the last stage's. The position is one number per stream: the
-  examples taken from it.
+  stage begins; tangled problems come from the stream after the last stage's, those of the largest lookahead from the
+  one after that. The position is one number per stream: the examples taken from it.
 - Batch b takes its easier part from stage b mod (present stage): earlier stages take turns.
 - Processes that share the work take parts of the same pieces: 1, 2 or 4 of them see the same examples in each step.
 """
@@ -56,7 +56,7 @@ class Feed:
         tangled = 0 if waits else self.curriculum.tangled_part(size)
         pieces = [self._take(self.stage, size - easier - tangled)]
         if tangled:
-            pieces.append(self._take(len(self.stages), tangled))
+            pieces.append(self._take(len(self.stages) + self.curriculum.beside(self.batches), tangled))
         if easier:
             pieces.append(self._take(self.batches % self.stage, easier))
         self.batches += 1
@@ -70,7 +70,7 @@ class Feed:
         if stream is None or stream.size != size:
             if stream is not None:
                 stream.close()
-            present = source in (self.stage, len(self.stages))
+            present = source == self.stage or source >= len(self.stages)
             stream = self._streams[source] = Stream(
                 self.sources[source],
                 size,
