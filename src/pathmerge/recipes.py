@@ -195,7 +195,7 @@ def on_problem(config: RunConfig, problem: Distribution, model: ModelConfig | No
         model = without_edges(model)
     curriculum, training = config.curriculum, config.training
     if type(problem) is not Balanced:
-        curriculum = replace(curriculum, tangled=None)
+        curriculum = replace(curriculum, tangled=None, largest=None)
     if problem.name == "language":
         training = replace(training, loss="label")
     if problem.task != "search" and config.problem.task == "search":
