@@ -83,7 +83,7 @@ def _checks(subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], 
     yield _near("a frozen replay gives the same logits", _replayed(trace))
     everything = torch.ones(subject.layers, *trace.layers[0].pattern.shape, dtype=torch.bool)
     yield _near(
-        "masking nothing changes nothing", float((record_masked(trace, everything).logits - trace.logits).abs().max())
+        "masking nothing changes nothing", float((record_masked(trace, [everything]).logits - trace.logits).abs().max())
     )
     yield from _live(subject, traces)
 

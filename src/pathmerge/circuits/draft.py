@@ -174,19 +174,11 @@ def _reading(
 
 def _trusts(
     trace: Trace, found: Found, readings: Sequence[Reconstruction], options: Options, seeds: Sequence[Sequence[int]]
-) -> list[list[Trust | None]]:
+) -> Sequence[Sequence[Trust | None]]:
     """For each reading and input."""
     if not options.trust:
         return [[None] * len(trace) for _ in readings]
-    made: list[list[Trust | None]] = [[] for _ in readings]
-    for g, seed in enumerate(seeds):
-        alone, own = trace.one(g), slice(found.begin[g], found.begin[g + 1])
-        operations = found.operations[own] - np.array([0, 0, trace.first[g], 0])
-        for reading, results in zip(readings, made, strict=True):
-            kept = operations[reading.kept[own]]
-            circuit = [kept[kept[:, 0] == layer, 1:] for layer in range(trace.model.layers)]
-            results.append(trust(alone, circuit, options.alpha, seed))
-    return made
+    return trust(trace, [found.operations[reading.kept] for reading in readings], options.alpha, seeds)
 
 
 def _features(frames: Frames, found: Found, answers: Sequence[Responses], *, in_source: bool) -> Listed:

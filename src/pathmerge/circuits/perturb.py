@@ -72,13 +72,14 @@ def measure(
     operations: np.ndarray,
     watched: np.ndarray,
     skip: float = 0.0,
-    token: int | None = None,
+    tokens: np.ndarray | None = None,
 ) -> Outcome:
     """The outcome of each perturbation, by passes through the rest of the model.
 
-    `watched`: important operations of the last layer, S x 3; `token`: whose logit to report; none: the prediction's.
+    `watched`: important operations of the last layer, S x 3; `tokens`: whose logits to report, one for each input;
+    none: the predictions'.
     """
-    tokens = trace.predictions if token is None else np.full(len(trace), token)
+    tokens = trace.predictions if tokens is None else tokens
     at, model = trace.layers[layer], trace.model
     heads, width = at.v.shape[1:]
     watching = watch(trace, watched)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -54,24 +54,6 @@ class Layer:
         """As the kernels want it: scores, pattern, tops, sums, values, mixed, keys."""
         parts = (self.scores, self.pattern, self.tops, self.sums, self.v, self.mixed, self.k)
         return tuple(value.contiguous().numpy() for value in parts)
-
-    def part(self, low: int, high: int) -> Layer:
-        """The rows of one input, low..high-1."""
-        wide = (value[:, low:high, : high - low] for value in (self.allowed, self.scores, self.pattern))
-        allowed, scores, pattern = (value.contiguous() for value in wide)
-        return Layer(
-            x=self.x[low:high],
-            allowed=allowed,
-            q=self.q[low:high],
-            k=self.k[low:high],
-            v=self.v[low:high],
-            scores=scores,
-            pattern=pattern,
-            tops=self.tops[:, low:high].contiguous(),
-            sums=self.sums[:, low:high].contiguous(),
-            mixed=self.mixed[low:high],
-            gate=self.gate[low:high],
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,23 +162,6 @@ class Trace:
             self._read[at] = tuple(part.contiguous().numpy() for part in parts)
         return self._read[at]
 
-    def one(self, g: int) -> Trace:
-        """Input g alone."""
-        if len(self) == 1:
-            return self
-        low, high = self.first[g], self.first[g + 1]
-        n = high - low
-        return Trace(
-            model=self.model,
-            tokens=self.tokens[g : g + 1],
-            rows=self.rows[low:high],
-            first=np.array([0, n]),
-            allowed=self.allowed[low:high, :n].contiguous(),
-            layers=[layer.part(low, high) for layer in self.layers],
-            last=self.last[low:high],
-            logits=self.logits[g : g + 1],
-        )
-
 
 @torch.no_grad()
 def record(model: Explainable, tokens: Tensor) -> Trace:
@@ -231,16 +196,28 @@ def record(model: Explainable, tokens: Tensor) -> Trace:
 
 
 @torch.no_grad()
-def record_masked(trace: Trace, masks: Tensor) -> Trace:
-    """The same inputs with only the operations of a mask (L x H x R x n) left; a row with none reads nothing."""
-    allowed = list((masks & trace.allowed).unbind(0))
-    layers, last = _pass(trace.model, trace.layers[0].x, trace.rows, trace.first, allowed)
-    logits = trace.model.logits(last.index_select(0, torch.from_numpy(trace.first[1:] - 1)))
-    return replace(trace, layers=layers, last=last, logits=logits)
+def record_masked(trace: Trace, masks: Sequence[Tensor]) -> Trace:
+    """The same inputs with only the operations of a mask (L x H x R x n) left, once for each mask: all inputs with the
+    first, then all with the second; a row with none reads nothing. Of gates nothing is kept."""
+    count, rows = len(masks), len(trace.rows)
+    allowed = [torch.cat([mask[at] & trace.allowed for mask in masks], 1) for at in range(trace.model.layers)]
+    first = np.concatenate([[0], (np.arange(count)[:, None] * rows + trace.first[1:]).reshape(-1)])
+    positions = trace.rows.repeat(count)
+    layers, last = _pass(trace.model, trace.layers[0].x.repeat(count, 1), positions, first, allowed, gates=False)
+    return Trace(
+        model=trace.model,
+        tokens=torch.cat([trace.tokens] * count),
+        rows=positions,
+        first=first,
+        allowed=trace.allowed.repeat(count, 1),
+        layers=layers,
+        last=last,
+        logits=trace.model.logits(last.index_select(0, torch.from_numpy(first[1:] - 1))),
+    )
 
 
 def _pass(
-    model: Explainable, x: Tensor, rows: Tensor, first: np.ndarray, allowed: Sequence[Tensor]
+    model: Explainable, x: Tensor, rows: Tensor, first: np.ndarray, allowed: Sequence[Tensor], gates: bool = True
 ) -> tuple[list[Layer], Tensor]:
     layers: list[Layer] = []
     scale = np.float32(1 / math.sqrt(model.head_width))
@@ -253,7 +230,7 @@ def _pass(
         given = (value.numpy() for value in (q, k, v, seen.contiguous()))
         made = (value.numpy() for value in (scores, pattern, tops, sums, mixed))
         kernels.attend_all(*given, first, scale, *made)
-        after, gate = model.update(at, x, mixed), model.gate(at, x, mixed)
+        after, gate = model.update(at, x, mixed), model.gate(at, x, mixed) if gates else x[:0]
         layers.append(
             Layer(
                 x=x,
