@@ -447,6 +447,21 @@ def test_circuits_survive_their_file(tmp_path: Path) -> None:
         load_circuit(tmp_path / "changed.json")
 
 
+@pytest.mark.parametrize("mode", ["exact", "screened"])
+def test_a_file_is_the_json_of_the_circuit_to_the_letter(mode: str, tmp_path: Path) -> None:
+    batch = pm.Balanced(input_size=17).sample(3, seed=2)
+    for circuit in explain_all(MODELS["matching"](), batch, mode=mode, alpha=0.05, kappa1=40.0):
+        assert circuit is not None
+        circuit.save(tmp_path / "circuit.json")
+        text = json.dumps(circuit.to_dict(), separators=(",", ":"), allow_nan=False)
+        assert (tmp_path / "circuit.json").read_text() == text + "\n"
+        operation = circuit.operations[0]._replace(weight=float("inf"))
+        bad = replace(circuit, operations=(operation, *circuit.operations[1:]))
+        with pytest.raises(ValueError, match=r"circuit\.operations: a number is infinite or none"):
+            bad.save(tmp_path / "bad.json")
+        assert [path.name for path in tmp_path.iterdir()] == ["circuit.json"]
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
