@@ -163,6 +163,7 @@ def test_the_hash_is_of_everything_but_the_recipes_name():
         ),
         ({"input_size": 32, "curriculum": {"slow_from": 9}}, "curriculum.slow_from=9: needs curriculum.over"),
         ({"input_size": 32, "curriculum": {"largest": 9}}, "curriculum.largest=9: needs curriculum.tangled"),
+        ({"input_size": 32, "curriculum": {"tangled": 0, "largest": 9}}, "curriculum.largest=9: needs"),
         ({"input_size": 32, "curriculum": {"tangled": 0.5, "largest": 1}}, "curriculum.largest=1: must be a whole"),
         ({"input_size": 32, "curriculum": {"over": "size", "slow_from": 0}}, "curriculum.slow_from=0: must be a whole"),
         ({"input_size": 32, "curriculum": {"scatter": True}}, "curriculum.scatter=True: needs curriculum.over='size'"),

@@ -98,12 +98,6 @@ class Trace:
         return self.logits.amax(-1).numpy()
 
     @property
-    def prediction(self) -> int:
-        """Of the only input."""
-        (found,) = self.predictions.tolist()
-        return found
-
-    @property
     def scale(self) -> float:
         return 1 / math.sqrt(self.model.head_width)
 

@@ -82,7 +82,7 @@ class Curriculum:
                 )
         if self.largest is not None:
             check_range("curriculum.largest", self.largest, 2, 10**6)
-            if self.tangled is None:
+            if not self.tangled:
                 raise ValueError(f"curriculum.largest={self.largest}: needs curriculum.tangled, whose share it takes")
         if self.scatter and self.over != "size":
             raise ValueError(f"curriculum.scatter=True: needs curriculum.over='size', not {self.over!r}")
