@@ -88,10 +88,10 @@ def end(loss: float, *, converged: bool, **labels: int) -> Row:
 @pytest.mark.parametrize(
     ("small", "large", "losses", "says"),
     [
-        (3, 0, (0.1, 0.5), "holds"),
-        (3, 3, (0.1, 0.5), "fails"),
-        (3, 0, (0.1, 0.15), "undecided"),
-        (1, 0, (1, 9), "undecided"),
+        (3, 0, (0.1, 1.5), "holds"),
+        (3, 3, (0.1, 1.5), "fails"),
+        (3, 0, (0.1, 0.5), "undecided"),
+        (1, 0, (0.1, 1.5), "undecided"),
     ],
 )
 def test_c7(small: int, large: int, losses: tuple[float, float], says: str):

@@ -222,6 +222,29 @@ def test_results_of_another_config_are_refused(tmp_path: Path):
         folder.open(tasks)
 
 
+def test_a_study_that_has_gained_tasks_goes_on_in_its_folder(tmp_path: Path):
+    study = study_named("graph-size")
+    folder = Folder(root=tmp_path, study=study, setting=study.setting("smoke"))
+    tasks = study.tasks(folder.setting)
+    folder.open(tasks[:2])
+    folder.keep(Outcome(task=tasks[0].name, rows=({"kind": "end"},)))
+    path = folder.path / "study.json"
+    folder.check(tasks)  # to look at it changes nothing
+    assert list(json.loads(path.read_text())["tasks"]) == [task.name for task in tasks[:2]]
+    folder.open(tasks)
+    about = json.loads(path.read_text())
+    assert about["tasks"] == {task.name: task.digest for task in tasks}
+    assert list(about["configs"]) == [task.name for task in tasks]
+    assert folder.rows(tasks) == [{**tasks[0].labels, "kind": "end"}]
+    config = tasks[-1].config
+    assert config is not None
+    with pytest.raises(ValueError, match="has changed"):  # also of those that came later
+        folder.open([*tasks[:-1], replace(tasks[-1], config=replace(config, seed=99))])
+    path.write_text(json.dumps({**about, "tasks": None}))
+    with pytest.raises(ValueError, match=r"its study.json does not say which tasks it is for"):
+        folder.open(tasks)
+
+
 def test_a_run_whose_config_changed_is_refused_and_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["study", "model-size", "--scale", "smoke", "--out", str(tmp_path)]
     study = study_named("model-size")

@@ -12,7 +12,7 @@ from pathmerge.studies.study import Row, Setting, distinct, numbers, where
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SIZES = {"smoke": (17, 20), "laptop": (26, 32, 38), "paper": tuple(range(32, 153, 6))}
+SIZES = {"smoke": (17, 20), "laptop": (26, 32, 38, 44), "paper": tuple(range(32, 153, 6))}
 LAYERS = {"smoke": 2, "laptop": 5, "paper": 8}
 
 

@@ -6,7 +6,7 @@
 Choices a reader could not guess:
 - `study.json` is written first and says what the folder is for, with the config of every run. The same command finds
   what is done and goes on; if a config has changed since (another version of a recipe), it is refused: rows of two
-  configs in one table would be a lie.
+  configs in one table would be a lie. Tasks that a study has gained since (another size, another seed) are added to it.
 - A task's file appears when it ends: with its rows, or with its error. One that failed is tried again next time.
 """
 
@@ -82,6 +82,7 @@ class Folder:
         self._check_runs(tasks)
         if path.exists():
             self.check(tasks)
+            self._grow(path, tasks)
             return
         try:
             if self.path.is_dir() and any(not _ours(path) for path in self.path.iterdir()):
@@ -93,6 +94,15 @@ class Folder:
         if not os.access(self.path, os.W_OK):
             raise ValueError(f"out={str(self.path)!r}: cannot be written to")
         write_json(path, {**self._about(tasks), "made_with": __version__, "configs": configs_of(tasks)})
+
+    def _grow(self, path: Path, tasks: Sequence[Task]) -> None:
+        """Add the tasks that it was made without."""
+        about = read_json(path)
+        new = [task for task in tasks if task.name not in about["tasks"]]
+        if new:
+            about["tasks"] |= {task.name: task.digest for task in new}
+            about["configs"] = about.get("configs", {}) | configs_of(new)
+            write_json(path, about)
 
     def _check_runs(self, tasks: Sequence[Task]) -> None:
         """Raise if a run that is there has not the config it was made with."""
@@ -219,10 +229,10 @@ def _check(path: Path, about: Mapping[str, Any]) -> None:
                 "choose another folder"
             )
     there: Any = found.get("tasks")
+    if not isinstance(there, dict):
+        raise ValueError(f"{place}: its {ABOUT} does not say which tasks it is for; choose another folder")
     for name, digest in about["tasks"].items():
-        if not isinstance(there, dict) or name not in there:
-            raise ValueError(f"{place}: was made without the task {name!r}; choose another folder")
-        if there[name] != digest:
+        if there.get(name, digest) != digest:
             raise ValueError(
                 f"{place}: the config of {name!r} has changed ({there[name]}, now {digest}); choose another folder"
             )

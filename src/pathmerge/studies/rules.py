@@ -131,14 +131,14 @@ def _converged(ends: Sequence[Row]) -> float:
 def size_hurts(rows: Sequence[Row]) -> Found:
     ends = _ends(rows, "vertices")
     shares = {size: _converged(group) for size, group in ends.items()}
-    losses = {size: min(numbers(group, "test_loss"), default=float("nan")) for size, group in ends.items()}
+    losses = {size: min(numbers(group, "valid_loss"), default=float("nan")) for size, group in ends.items()}
     small, large = min(ends, key=int), max(ends, key=int)
     evidence = "; ".join(
-        f"V={size}: {_converged(group):.2f} of {len(group)} seed(s) converged, least test loss {losses[size]:.3g}"
+        f"V={size}: {_converged(group):.2f} of {len(group)} seed(s) converged, least validation loss {losses[size]:.3g}"
         for size, group in ends.items()
     )
     vanishes = shares[small] >= 2 / 3 and shares[large] <= 1 / 3
-    grows = losses[large] >= 2 * losses[small]
+    grows = losses[large] >= 10 * losses[small]
     return Found(holds=vanishes and grows, fails=shares[large] >= 2 / 3, evidence=evidence)
 
 
