@@ -173,7 +173,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
 @pytest.mark.parametrize(
     ("optimizer", "seed", "kills"),
     [
-        ("adamw", 1, 6),
+        ("adamw", 1, 3),
         *(
             pytest.param(optimizer, seed, 12, marks=pytest.mark.long)
             for optimizer in ("signum", "sophia", "adamw", "muon")
@@ -225,6 +225,7 @@ def test_sigkill_before_every_operation_on_a_file(
     check_no_half_files(tmp_path / PLAIN.run_name)
 
 
+@pytest.mark.long
 def test_sigkill_before_every_operation_of_a_resumed_run(
     server: Server, half_way: Path, tmp_path: Path, reference: Callable[[RunConfig], Path]
 ):

@@ -40,7 +40,7 @@ from pathmerge.training.optimizers import clip_gradients, make_optimizer
 from pathmerge.training.processes import Processes
 from pathmerge.training.progress import Progress
 from pathmerge.training.run import CHECKPOINTS, METRICS, WEIGHTS, Run, load_run, lock, open_directory
-from pathmerge.training.schedule import batch_size_at, rate_factor
+from pathmerge.training.schedule import RunSchedule
 from pathmerge.training.signals import wishes_to_stop
 from pathmerge.training.sinks import Sink, check_sinks, open_sinks
 from pathmerge.training.tally import LEVELS, Tally
@@ -99,6 +99,7 @@ class Trainer:
     def __init__(self, config: RunConfig, directory: Path, processes: Processes, device: torch.device) -> None:
         self.config, self.directory, self.processes, self.device = config, directory, processes, device
         settings, held = config.training, config.held_out
+        self.schedule = RunSchedule(config=config)
         self.model = config.model.build(config.seed).to(device)
         named = list(self.model.named_parameters())
         self.parameters = [parameter for _, parameter in named]
@@ -204,20 +205,17 @@ class Trainer:
                 with self._kept_weights():
                     save_weights(self.model, self.directory / WEIGHTS)
 
-    # One step.
-
     def _step(self, wish_to_stop: bool) -> bool:
         """Take one step; true if some process was asked to stop."""
         settings = self.config.training
-        first = settings.first_batch_size or settings.batch_size
-        size = batch_size_at(self.examples, first=first, last=settings.batch_size, ramp=settings.ramp)
+        size = self.schedule.batch_size(self.examples)
         pieces = self.feed.next(size)
         if self.optimizer.wants_hessian:
             self.optimizer.zero_grad()
             self.gradients.add(pieces, size, self.examples, sampled=True, scattered=self._scattered())
             self.optimizer.update_hessian(size)
         self.optimizer.zero_grad()
-        reach = settings.reach * self._fading(size)
+        reach = settings.reach * self.schedule.fading(self.examples, size, self.mastered_at)
         outcome = self.gradients.add(pieces, size, self.examples, reach=reach, scattered=self._scattered())
         stop = self._count(pieces, outcome, size, wish_to_stop)
         norm = clip_gradients(self.parameters, settings.clip)
@@ -228,7 +226,8 @@ class Trainer:
                 f"stays in {self.directory}. A smaller training.learning_rate={settings.learning_rate:g} or "
                 f"training.clip={settings.clip:g} may help"
             )
-        self.rate = settings.learning_rate * self._rate_factor(size) * self.feed.rate_factor
+        factor = self.schedule.rate_factor(self.examples, size, self.mastered_at)
+        self.rate = settings.learning_rate * factor * self.feed.rate_factor
         self.optimizer.step(self.rate)
         self.tally.gradient_norm += norm
         self.tally.steps += 1
@@ -247,50 +246,6 @@ class Trainer:
     def _scattered(self) -> bool:
         """Whether edges stand anywhere in the input at this step."""
         return self.config.curriculum.scatter and not self.feed.at_last_stage
-
-    def _fading(self, size: int) -> float:
-        """1 until the rate falls, then the fraction of its peak that it has."""
-        begin, _ = self._decay_span()
-        return 1.0 if begin is None or self.examples < begin else self._rate_factor(size)
-
-    def _rate_factor(self, size: int) -> float:
-        settings = self.config.training
-        begin, end = self._decay_span()
-        if settings.schedule == "constant" or begin is None or end is None:
-            kind, begin, end = "constant", 0, 1
-        else:
-            kind, begin = settings.schedule, max(begin, settings.warmup)
-            end = max(end, begin + 1)
-        return rate_factor(
-            self.examples,
-            size=size,
-            kind=kind,
-            warmup=settings.warmup,
-            decay_start=begin,
-            decay_end=end,
-            floor=settings.floor,
-        )
-
-    def _decay_span(self) -> tuple[int | None, int | None]:
-        """From where to where the rate falls; none while a curriculum's last stage is not mastered."""
-        settings = self.config.training
-        if not self.config.curriculum.rate_waits:
-            begin = settings.warmup if settings.decay is None else settings.examples - settings.decay
-            return max(begin, 0), settings.examples
-        if self.mastered_at is None:
-            return None, None
-        length = settings.examples - self.mastered_at if settings.decay is None else settings.decay
-        return self.mastered_at, self.mastered_at + length
-
-    def _until(self) -> int:
-        """The example at which the run ends, as far as that is known; it may converge before."""
-        settings = self.config.training
-        _, end = self._decay_span()
-        if not self.config.curriculum.rate_waits or settings.schedule == "constant" or settings.decay is None:
-            return settings.examples
-        return settings.examples if end is None else min(end, settings.examples)
-
-    # Counting and reporting.
 
     def _count(self, pieces: Sequence[Batch], outcome: Outcome, size: int, wish_to_stop: bool) -> bool:
         """Add this step's counts, over all processes; true if any of them was asked to stop."""
@@ -333,7 +288,7 @@ class Trainer:
     def _report(self) -> None:
         """Write the lines that are due and decide whether the run ends."""
         settings = self.config.training
-        until = self._until()
+        until = self.schedule.until(self.mastered_at)
         ended = self.examples >= until
         late = settings.minutes is not None and self._all_late(settings.minutes)
         if self._crossed(settings.log_every) or ended or late:
@@ -359,7 +314,7 @@ class Trainer:
             {
                 "kind": "train",
                 "examples": self.examples,
-                "until": self._until(),
+                "until": self.schedule.until(self.mastered_at),
                 "step": self.step,
                 **self.tally.fields(self.config.problem.columns[0]),
                 "learning_rate": self.rate,
@@ -395,8 +350,6 @@ class Trainer:
     def _write(self, line: dict[str, Any]) -> None:
         for target in self._targets:
             target.write(line)
-
-    # Saving and going on.
 
     def state(self) -> dict[str, Any]:
         """Everything besides tensors that the run needs to go on, as plain values."""

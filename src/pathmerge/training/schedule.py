@@ -1,4 +1,4 @@
-"""The learning rate and the batch size as pure functions of the number of examples seen.
+"""The learning rate and the batch size as pure functions of the number of examples seen, and a run's of them.
 
 Choices a reader could not guess:
 - Nothing depends on the number of steps: another batch size, or the same batch in smaller parts, meets the same rate at
@@ -12,9 +12,13 @@ Choices a reader could not guess:
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pathmerge.errors import check_choice, whole
+
+if TYPE_CHECKING:
+    from pathmerge.training.config import RunConfig
 
 Schedule = Literal["constant", "cosine", "linear"]
 
@@ -59,6 +63,62 @@ def batch_size_at(examples: int, *, first: int, last: int, ramp: int) -> int:
         return last
     doublings = (-(-last // first) - 1).bit_length()  # the fewest with first·2^doublings >= last
     return min(last, first << (examples * doublings // ramp))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSchedule:
+    """The rate and the batch size of one run. Where a curriculum says when the rate falls, all but the size depend on
+    the example at which its last stage was `mastered`; none while it is not."""
+
+    config: RunConfig
+
+    def batch_size(self, examples: int) -> int:
+        settings = self.config.training
+        first = settings.first_batch_size or settings.batch_size
+        return batch_size_at(examples, first=first, last=settings.batch_size, ramp=settings.ramp)
+
+    def rate_factor(self, examples: int, size: int, mastered: int | None) -> float:
+        """The fraction of the peak rate."""
+        settings = self.config.training
+        begin, end = self._fall(mastered)
+        if settings.schedule == "constant" or begin is None or end is None:
+            kind, begin, end = "constant", 0, 1
+        else:
+            kind, begin = settings.schedule, max(begin, settings.warmup)
+            end = max(end, begin + 1)
+        return rate_factor(
+            examples,
+            size=size,
+            kind=kind,
+            warmup=settings.warmup,
+            decay_start=begin,
+            decay_end=end,
+            floor=settings.floor,
+        )
+
+    def fading(self, examples: int, size: int, mastered: int | None) -> float:
+        """1 until the rate falls, then the fraction of its peak that it has."""
+        begin, _ = self._fall(mastered)
+        return 1.0 if begin is None or examples < begin else self.rate_factor(examples, size, mastered)
+
+    def until(self, mastered: int | None) -> int:
+        """The example at which the run ends, as far as that is known; it may converge before."""
+        settings = self.config.training
+        _, end = self._fall(mastered)
+        if not self.config.curriculum.rate_waits or settings.schedule == "constant" or settings.decay is None:
+            return settings.examples
+        return settings.examples if end is None else min(end, settings.examples)
+
+    def _fall(self, mastered: int | None) -> tuple[int | None, int | None]:
+        """From where to where the rate falls."""
+        settings = self.config.training
+        if not self.config.curriculum.rate_waits:
+            begin = settings.warmup if settings.decay is None else settings.examples - settings.decay
+            return max(begin, 0), settings.examples
+        if mastered is None:
+            return None, None
+        length = settings.examples - mastered if settings.decay is None else settings.decay
+        return mastered, mastered + length
 
 
 def _at_least(field: str, value: Any, low: int, why: str = "") -> int:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from pathmerge.circuits.options import Options
+from pathmerge.cli.progress import announce_compilation, progress_bar
+from pathmerge.cli.subject import load_subject
 from pathmerge.distributions import DISTRIBUTIONS, distribution_from_dict
 from pathmerge.errors import check_known, check_range
 from pathmerge.problems.distribution import Distribution, SearchDistribution
@@ -82,7 +84,6 @@ def explain(
         raise ValueError("history: needs a run with several checkpoints; train with --keep-every EXAMPLES")
     problems = _problems(subject, problem, lookahead)
     from pathmerge.circuits.results import Inputs, open_folder
-    from pathmerge.cli import announce_compilation, progress_bar
     from pathmerge.heldout import NONE_HELD
 
     announce_compilation(subject.problem)
@@ -157,7 +158,6 @@ def _load(given: str, initial: bool, input_size: int | None, merges: int | None,
     for name, value in (("input_size", input_size), ("merges", merges), ("noise", noise or None)):
         if value is not None:
             raise ValueError(f"{name}={value}: only for `compiled` and `untrained`; {given!r} has its own")
-    from pathmerge.cli_runs import load_subject
 
     path, checkpoint = _checkpoint(Path(given))
     if checkpoint is not None or initial:
@@ -251,7 +251,6 @@ def _print_plan(subject: Explained, inputs: Any, options: Options, threads: int)
 def _history(subject: Explained, inputs: Any, options: Options, out: Path, threads: int, total: int) -> int:
     from pathmerge.circuits.history import trace_training, write_history
     from pathmerge.circuits.show import print_history
-    from pathmerge.cli import progress_bar
 
     assert subject.run is not None
     with progress_bar("explaining", total, long=True) as advance:
@@ -265,7 +264,6 @@ def _history(subject: Explained, inputs: Any, options: Options, out: Path, threa
 def _sweep(subject: Explained, inputs: Any, options: Options, out: Path, threads: int) -> int:
     from pathmerge.circuits.show import print_sweep
     from pathmerge.circuits.sweep import TABLE, settings, sweep
-    from pathmerge.cli import progress_bar
 
     total = len(settings(options)) * sum(len(batch) for _, batch in inputs.batches)
     with progress_bar("explaining", total, long=True) as advance:

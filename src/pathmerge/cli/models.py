@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from pathmerge.cli.progress import announce_compilation, progress_bar
 from pathmerge.zoo.shelf import SHELF, Card, card, names, weights_of
 
 
@@ -46,7 +47,6 @@ def ship(
         replace: Even if there is a model of this name.
         threads: Cores to compute with.
     """
-    from pathmerge.cli import announce_compilation, progress_bar
     from pathmerge.evaluation.suite import per_cell, test_suite
     from pathmerge.training.run import load_run
     from pathmerge.zoo.ship import ship as put

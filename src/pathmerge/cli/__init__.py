@@ -1,0 +1,5 @@
+"""The `pathmerge` command: one module for each kind of subcommand; none has logic of its own."""
+
+from pathmerge.cli.command import main
+
+__all__ = ["main"]

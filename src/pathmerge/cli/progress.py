@@ -1,0 +1,39 @@
+"""What a command shows while it works."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Generator
+
+from pathmerge.problems.distribution import Distribution
+
+
+def announce_compilation(distribution: Distribution) -> None:
+    from pathmerge.kernels.compile import is_compiled
+
+    words = (distribution.layout.max_vertices + 63) // 64
+    if not is_compiled(words):
+        sizes = ("up to 199", "200 to 391", "from 392 on")[words - 1]
+        line = f"compiling the generators for input sizes {sizes}, once for this machine: about half a minute"
+        print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress_bar(what: str, total: int, *, long: bool) -> Generator[Callable[[int], None] | None]:
+    """A bar on a terminal, nothing elsewhere or when the work is short."""
+    if not long:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        print(f"{what} {total} problems", file=sys.stderr)
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)
