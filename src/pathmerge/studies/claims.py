@@ -169,7 +169,7 @@ CLAIMS: tuple[Claim, ...] = (
         studies=("language",),
         rule="as C7, for sentences",
         decide=lambda rows: rules.size_hurts(rows["language"]),
-        remark="as for C7, replaced after seed 1 and before seed 2",
+        remark="as for C7, but replaced after the runs, which the first rule had left undecided",
     ),
     Claim(
         number="C14",
@@ -276,9 +276,9 @@ def as_markdown(found: Mapping[str, Sequence[Verdict]]) -> str:
         "# The paper's claims",
         "",
         "Made by `pathmerge claims RESULTS --write docs/claims.md` from what was run. Each rule was written before the "
-        "runs that decide it (`src/pathmerge/studies/claims.py`); where one turned out weak or was replaced, a remark "
-        "says so. A verdict holds for its scale and recipe only; in brackets the track, what differs from the paper "
-        "(T0 nothing, T1 the optimizer or the order, T1m a prior on attention, T2 the encoding or the architecture).",
+        "runs that decide it (`src/pathmerge/studies/claims.py`), but where a remark says otherwise. A verdict holds "
+        "for its scale and recipe only; in brackets the track, what differs from the paper (T0 nothing, T1 the "
+        "optimizer or the order, T1m a prior on attention, T2 the encoding or the architecture).",
         "",
     ]
     for claim in CLAIMS:

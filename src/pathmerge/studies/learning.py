@@ -62,6 +62,8 @@ class Variant:
     hidden: int = 16
     heads: int = 1
     rotary: bool = False
+    seeds: int | None = None
+    """None: as many as the budget says."""
 
 
 class LearningStudy(Study):
@@ -91,7 +93,7 @@ class LearningStudy(Study):
                 config=trained(setting, variant, budget, seed, watch=not self.tested(setting.scale)),
             )
             for variant in self.variants(setting.scale)
-            for seed in range(1, budget.seeds + 1)
+            for seed in range(1, (variant.seeds or budget.seeds) + 1)
         ]
 
     def measure(self, task: Task, run: Run | None, setting: Setting, place: Place) -> list[Row]:

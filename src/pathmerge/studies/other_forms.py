@@ -70,7 +70,7 @@ class LanguageSize(RotarySize):
     published: ClassVar[str] = "N=32, 48, 64, 80, 96, 8 layers, 5 seeds, 393M examples"
     budgets: ClassVar[Mapping[str, Budget]] = {
         "smoke": Budget(examples=512, seeds=1, point=256, validation=20, test=100),
-        "laptop": Budget(examples=100_000, seeds=2, point=5_000, validation=400, test=400),
+        "laptop": Budget(examples=100_000, seeds=1, point=5_000, validation=400, test=400),
         "paper": Budget(examples=393_000_000, seeds=5),
     }
 
