@@ -531,8 +531,25 @@ def test_a_model_that_breaks_a_promise_is_told_so() -> None:
         def embed(self, tokens: torch.Tensor, without: torch.Tensor | None = None) -> torch.Tensor:
             return super().embed(tokens[:1].expand(tokens.shape), without)  # all inputs are the first
 
+    class Blind(TransformerSubject):
+        def embed(self, tokens: torch.Tensor, without: torch.Tensor | None = None) -> torch.Tensor:
+            return super().embed(tokens.clamp(min=1), without)  # what stands in for a vertex is one
+
+    class Frozen(TransformerSubject):
+        def embed(self, tokens: torch.Tensor, without: torch.Tensor | None = None) -> torch.Tensor:
+            self.first = getattr(self, "first", tokens)  # no vertex is ever replaced
+            return super().embed(self.first[:1].expand(tokens.shape), without)
+
+    class Nowhere(TransformerSubject):
+        def __init__(self, model: Transformer) -> None:
+            super().__init__(model)
+            self.has_positions = False
+
     for kind, name in (
         (First, "each input by itself"),
+        (Blind, "token 0 and all vertices differ"),
+        (Frozen, "vertices are live"),
+        (Nowhere, "no position embeddings: equal tokens, equal rows"),
         (Broken, "gate of layer 0 is live"),
         (Mixing, "each row by itself"),
         (Deaf, "attention of layer 1 is live"),
@@ -540,5 +557,7 @@ def test_a_model_that_breaks_a_promise_is_told_so() -> None:
     ):
         report = pm.check_model(kind(model), batch, reference=model)
         assert name in {check.name for check in report.checks if not check.passed}, str(report)
+    alone = str(pm.check_model(TransformerSubject(model), batch))
+    assert "left out  the same logits as the model itself: no reference was given" in alone
     deaf = pm.check_model(Deaf(model), batch, reference=model)
     assert "the same logits as the model itself" in {check.name for check in deaf.checks if not check.passed}

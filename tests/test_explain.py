@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import json
 import multiprocessing
@@ -30,6 +31,7 @@ from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.plan import plan
 from pathmerge.circuits.results import Inputs, explain_into
+from pathmerge.circuits.subject import TransformerSubject
 from pathmerge.circuits.summary import summarise, upper_bound
 from pathmerge.circuits.sweep import settings, sweep
 from pathmerge.circuits.truth import recovery
@@ -153,7 +155,39 @@ def test_the_summary_is_the_mean_of_its_circuits(model: Transformer) -> None:
     assert sum(row["kept"] for row in summary["by_layer"]) == sum(len(c.lenient.kept) for c in circuits)
 
 
+def test_a_model_from_outside_is_known_by_the_weights_it_holds(tmp_path: Path, inputs: Inputs) -> None:
+    class Held(TransformerSubject):
+        """Not a module, but holds one."""
+
+    first, second = (Held(pm.OneHot(input_size=17, layers=2).build(seed)) for seed in (1, 2))
+    assert not hasattr(first, "state_dict")
+    explain_into(tmp_path / "a", first, inputs, OPTIONS, threads=1)
+    before = files(tmp_path / "a")
+    with pytest.raises(ValueError, match="holds circuits made with other weights"):
+        explain_into(tmp_path / "a", second, inputs, OPTIONS, threads=1)
+    assert files(tmp_path / "a") == before
+
+
+def test_inputs_without_a_spare_id_are_told_apart() -> None:
+    model = pm.compiled(20)
+    batch = pm.Balanced(input_size=20).sample(12, seed=2)
+    circuits = [c for c in explain_all(model, batch, Options(trust=False)) if c is not None]
+    full = [c for c in circuits if c.method.substitute == 0]
+    assert 0 < len(full) < len(circuits)
+    wrong = [replace(c, strict=replace(c.strict, explained=False)) if c in full[:1] else c for c in circuits]
+    summary = summarise(wrong)
+    assert summary["without_absent_id"] == len(full)
+    assert summary["without_absent_id_apart"]["explained"] == pytest.approx(1 - 1 / len(full))
+    assert summary["explained"] == pytest.approx(1 - 1 / len(circuits))
+    assert "substitute" not in summary["method"]
+    assert summary["recovery"] is None, "nobody said that it is the compiled model"
+
+
 def test_the_bound_on_missed_operations() -> None:
+    assert upper_bound(300, 600_000) == pytest.approx(5e-4 + 1.645 * 300**0.5 / 600_000, rel=0.02)
+    assert upper_bound(5, 5) == 1.0
+    # Clopper and Pearson's bound for 1 of 10, from a table.
+    assert upper_bound(1, 10) == pytest.approx(0.3942, abs=1e-4)
     """Without a miss in n looks the exact 95% bound is 1 - 0.05^(1/n)."""
     assert upper_bound(0, 0) is None
     assert upper_bound(0, 100) == pytest.approx(1 - 0.05 ** (1 / 100))
@@ -169,7 +203,8 @@ def test_a_plan_counts_the_passes_that_are_then_made(model: Transformer, inputs:
         found = plan(model, inputs, options, 1)
         batch = inputs.batches[0][1]
         circuits = [c for c in explain_all(model, batch, options) if c is not None]
-        assert found.passes in [c.passes for c in circuits]
+        passes = [c.passes for c in circuits]
+        assert min(passes) <= found.passes <= max(passes)
         assert found.inputs == 6
         assert found.passes < found.brute_force
         assert found.seconds > 0
@@ -222,6 +257,12 @@ def test_the_commands_of_the_issue(tmp_path: Path, capsys: pytest.CaptureFixture
     code, said, _ = run(capsys, *common, "--plan", "--out", out)
     assert code == 0
     assert all(word in said for word in ("forward passes", "memory", "time"))
+    assert ": 3 inputs of " in said
+    code, said, _ = run(capsys, *common, "--plan", "--sweep", "--out", out)
+    assert "screened, 13 times" in said
+    code, said, _ = run(capsys, *common, "--plan", "--replacement", "absent", "--probes", "--out", out)
+    assert ": 0 inputs of " in said, "with lookahead 2 all five ids occur"
+    assert "probes           not counted" in said
     assert not out.exists()
     code, said, _ = run(capsys, *common, "--out", out, "--pictures", 1)
     assert code == 0
@@ -229,6 +270,8 @@ def test_the_commands_of_the_issue(tmp_path: Path, capsys: pytest.CaptureFixture
     names = "count skipped correct explained maximal sufficiency completeness minimality seconds_per_input"
     assert set(names.split()) <= set(summary)
     assert (summary["count"], summary["explained"], summary["sufficiency"]) == (3, 1.0, 1.0)
+    assert (summary["recovery"]["precision"], summary["recovery"]["recall"]) == (1.0, 1.0)
+    assert "precision 1.0000, recall 1.0000" in said
     assert len(list(out.glob("balanced-L02-*.json"))) == 3
     assert (out / "circuits.png").stat().st_size > 10_000
     assert len(list(out.glob("circuit-*.png"))) == 1
@@ -248,6 +291,8 @@ def test_the_commands_of_the_issue(tmp_path: Path, capsys: pytest.CaptureFixture
         (("compiled", "--history"), "history: needs a run"),
         (("compiled", "--history", "--sweep"), "history: must be given without sweep"),
         (("untrained", "--merges", "3"), "merges=3: only for `compiled`"),
+        (("balanced-32", "--noise", "0.1"), "noise=0.1: only for `compiled`; 'balanced-32' has its own"),
+        (("compiled", "--mode", "exact", "--audit", "3"), "audit=3: only for mode='screened'"),
         (("compiled", "--input-size", "14"), "input_size=14: has too few problems to hold any out"),
         (("compiled", "--input-size", "14", "--plan"), "input_size=14: has too few problems"),
         (("untrained", "--input-size", "5"), "input_size=5: must be a whole number"),
@@ -341,6 +386,20 @@ def test_a_history_shows_each_checkpoint_and_goes_on(
     kept = [float(value) for name, value in last.items() if name.startswith("kept")]
     circuits = [pm.load_circuit(path) for path in (tmp_path / "h" / "after-000001920").glob("balanced-*.json")]
     assert sum(kept) == pytest.approx(sum(len(c.lenient.kept) for c in circuits) / len(circuits))
+    rows = list(csv.DictReader((tmp_path / "h" / "appearances.csv").read_text().splitlines()))
+    assert len(rows) == sum(len(c.lenient.kept) for c in circuits) > 0
+    times, early = (640, 1280, 1920), {}
+    for then in times:
+        for path in (tmp_path / "h" / f"after-{then:09d}").glob("balanced-*.json"):
+            c = pm.load_circuit(path)
+            kept = (c.operations[i] for i in c.lenient.kept)
+            early[then, c.input.key["index"]] = {(o.layer, o.head, o.target, o.source) for o in kept}
+    for row in rows:
+        place = tuple(int(row[name]) for name in ("layer", "head", "target", "source"))
+        there = {then for then in times if place in early[then, int(row["input"])]}
+        assert int(row["appears"]) == min(there)
+        assert int(row["for_good"]) == next(t for t in times if {later for later in times if later >= t} <= there)
+    assert "are there for good by" in said
     before = files(tmp_path / "h" / "after-000000640")
     assert run(capsys, *arguments)[0] == 0
     assert files(tmp_path / "h" / "after-000000640") == before

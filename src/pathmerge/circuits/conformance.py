@@ -32,6 +32,7 @@ class Check:
     name: str
     passed: bool
     detail: str
+    left_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Report:
         return all(check.passed for check in self.checks)
 
     def __str__(self) -> str:
-        return "\n".join(f"{'ok    ' if c.passed else 'FAILED'}  {c.name}: {c.detail}" for c in self.checks)
+        words = ("left out" if c.left_out else "ok" if c.passed else "FAILED" for c in self.checks)
+        return "\n".join(f"{word:8}  {c.name}: {c.detail}" for word, c in zip(words, self.checks, strict=True))
 
 
 @torch.no_grad()
@@ -53,16 +55,18 @@ def check_model(model: Any, batch: Batch, *, reference: Callable[[Tensor], Tenso
     """Try all that circuits ask of a model on the first problems of a batch.
 
     `reference`: the model's own logits, B x V, from the tokens that `model.tokens(batch)` gives; without it, the check
-    that both compute the same is left out (ours are compared with their own forward pass).
+    that both compute the same is left out, and the report says so (ours are compared with their own forward pass).
     """
     subject = as_explainable(model)
     tokens = subject.tokens(batch.take(slice(0, min(4, len(batch)))))
     if reference is None and subject is not model:
         reference = model
-    return Report(tuple(_checks(subject, tokens, reference)))
+    return Report(tuple(_checks(subject, tokens, reference, batch.distribution.layout.max_vertices)))
 
 
-def _checks(subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], Tensor] | None) -> Iterator[Check]:
+def _checks(
+    subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], Tensor] | None, most: int
+) -> Iterator[Check]:
     try:
         traces = [record(subject, row[None]) for row in tokens]
         together = record(subject, tokens)
@@ -73,7 +77,9 @@ def _checks(subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], 
     yield Check("an ordinary pass", True, f"{len(traces)} inputs, {len(traces[0].rows)} rows, {subject.layers} layers")
     trace = traces[0]
     yield from _shapes(subject, trace)
-    if reference is not None:
+    if reference is None:
+        yield Check("the same logits as the model itself", True, "no reference was given to compare with", True)
+    else:
         wanted = reference(tokens)
         apart = max(float((trace.logits[0] - row).abs().max()) for trace, row in zip(traces, wanted, strict=True))
         yield _near("the same logits as the model itself", apart)
@@ -86,6 +92,7 @@ def _checks(subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], 
         "masking nothing changes nothing", float((record_masked(trace, [everything]).logits - trace.logits).abs().max())
     )
     yield from _live(subject, traces)
+    yield from _embedded(subject, traces[0].tokens, most)
 
 
 def _near(name: str, apart: float) -> Check:
@@ -152,10 +159,33 @@ def _live(subject: Explainable, traces: list[Trace]) -> Iterator[Check]:
             moved = max(moved, float((other - subject.update(layer, at.x, at.mixed)).abs().max()))
         said = f"closing it moves the residual stream by {moved:.2g}"
         yield Check(f"gate of layer {layer} is live", moved > LIVE, said)
-    tokens, plain = traces[0].tokens, subject.embed(traces[0].tokens)
+
+
+def _embedded(subject: Explainable, tokens: Tensor, most: int) -> Iterator[Check]:
+    """What step IV perturbs, vertices and positions, must change the rows it stands in and no other."""
+    edges = tokens.dim() == 3
+    plain = subject.embed(tokens)
+    ends = tokens[..., :2] if edges else tokens[..., None]
+    where = ends == ends[0, -1, 0]  # the last row of every input holds a vertex
+    replaced = tokens.clone()
+    (replaced[..., :2] if edges else replaced[..., None])[where] = 0
+    moved = (subject.embed(replaced) - plain).abs().amax(-1)[0] > LIVE
+    fine = bool((moved == where[0].any(-1)).all())
+    yield Check("vertices are live", fine, "replacing one changes the rows that hold it and no other")
+    ids = torch.arange(most + 1)
+    copies = tokens.repeat(len(ids), *[1] * (tokens.dim() - 1))
+    (copies[:, -1, 0] if edges else copies[:, -1]).copy_(ids)
+    apart = float(torch.pdist(subject.embed(copies)[:, -1]).min())
+    said = f"tokens 0 (which may stand in for a vertex) to {most} in the last row are {apart:.2g} apart or more"
+    yield Check("token 0 and all vertices differ", apart > LIVE, said)
     if subject.has_positions:
         without = torch.zeros(tokens.shape[:2], dtype=torch.bool)
         without[0, -1] = True
         moved = (subject.embed(tokens, without) - plain).abs().amax(-1)[0]
         fine = bool(moved[-1] > LIVE) and bool((moved[:-1] == 0).all())
         yield Check("position embeddings are live", fine, "leaving one out changes its row and no other")
+    else:
+        same = tokens.clone()
+        same[0, -2] = same[0, -1]
+        rows = subject.embed(same)[0]
+        yield _near("no position embeddings: equal tokens, equal rows", float((rows[-2] - rows[-1]).abs().max()))

@@ -5,13 +5,14 @@ When does each merge appear? Train with `--keep-every EXAMPLES`, so that there a
 Choices a reader could not guess:
 - Each checkpoint has a folder of circuits of its own, so that an interrupted history goes on where it stopped.
 - An operation of the final circuits is *there* at an earlier checkpoint if the same one (layer, head, rows) was kept
-  then on the same input.
+  then on the same input. It *appears* where it is first there, and is there *for good* from where it is at every later
+  checkpoint, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,31 @@ class Moment:
     """For each layer, operations kept per input."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Appearance:
+    """When an operation of a final circuit appeared."""
+
+    lookahead: int
+    input: int
+    """The number of the input among those of its lookahead."""
+    layer: int
+    head: int
+    target: int
+    source: int
+    kind: str
+    appears: int
+    """Examples, like the next."""
+    for_good: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """A run's circuits over its training."""
+
+    moments: list[Moment]
+    appearances: list[Appearance]
+
+
 def trace_training(
     run: Path,
     inputs: Inputs,
@@ -52,7 +78,7 @@ def trace_training(
     *,
     threads: int = 2,
     progress: Callable[[int], None] | None = None,
-) -> list[Moment]:
+) -> History:
     """Explain the same inputs at every checkpoint of a run, oldest first."""
     found: list[tuple[int, list[Circuit]]] = []
     for checkpoint in checkpoints_of(run):
@@ -69,7 +95,8 @@ def trace_training(
         )
         found.append((then.examples, circuits))
     last = found[-1][1]
-    return [_moment(examples, circuits, last) for examples, circuits in found]
+    moments = [_moment(examples, circuits, last) for examples, circuits in found]
+    return History(moments=moments, appearances=_appearances(found))
 
 
 def checkpoints_of(run: Path) -> list[Path]:
@@ -109,17 +136,43 @@ def _moment(examples: int, circuits: Sequence[Circuit], last: Sequence[Circuit])
     )
 
 
+def _appearances(found: Sequence[tuple[int, Sequence[Circuit]]]) -> list[Appearance]:
+    then = [(examples, {c.input.tokens: _operations(c) for c in circuits}) for examples, circuits in found]
+    appearances: list[Appearance] = []
+    for circuit in found[-1][1]:
+        for i in circuit.lenient.kept:
+            o = circuit.operations[i]
+            place = (o.layer, o.head, o.target, o.source)
+            there = [place in kept.get(circuit.input.tokens, ()) for _, kept in then]
+            gaps = [at for at, present in enumerate(there) if not present]
+            appearances.append(
+                Appearance(
+                    lookahead=circuit.input.lookahead,
+                    input=circuit.input.key["index"],
+                    layer=o.layer,
+                    head=o.head,
+                    target=o.target,
+                    source=o.source,
+                    kind=o.kind,
+                    appears=then[there.index(True)][0],
+                    for_good=then[gaps[-1] + 1 if gaps else 0][0],
+                )
+            )
+    return appearances
+
+
 def _operations(circuit: Circuit) -> set[tuple[int, int, int, int]]:
     kept = (circuit.operations[i] for i in circuit.lenient.kept)
     return {(operation.layer, operation.head, operation.target, operation.source) for operation in kept}
 
 
-def write_history(moments: Sequence[Moment], out: Path, *, title: str = "") -> list[Path]:
-    """history.csv and history.png."""
-    table, picture = out / "history.csv", out / "history.png"
-    write_csv(table, [_row(moment) for moment in moments])
-    save(history_figure(moments, title=title), picture)
-    return [table, picture]
+def write_history(history: History, out: Path, *, title: str = "") -> list[Path]:
+    """history.csv, appearances.csv and history.png."""
+    written = [out / "history.csv", out / "appearances.csv", out / "history.png"]
+    write_csv(written[0], [_row(moment) for moment in history.moments])
+    write_csv(written[1], [asdict(found) for found in history.appearances], [f.name for f in fields(Appearance)])
+    save(history_figure(history.moments, title=title), written[2])
+    return written
 
 
 def _row(moment: Moment) -> dict[str, Any]:

@@ -46,4 +46,6 @@ class Options:
         check_flag("trust", self.trust)
         if self.audit is not None:
             check_range("audit", self.audit, 0, 10**6)
+            if self.audit and self.mode == "exact":
+                raise ValueError(f"audit={self.audit}: only for mode='screened'; an exact result leaves nothing out")
         check_range("seed", self.seed, 0, 2**62)

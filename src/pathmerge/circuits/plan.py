@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +14,17 @@ import torch
 
 from pathmerge.circuits import perturb
 from pathmerge.circuits.explain import check_problem, explain_all, together
+from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.frame import frames_of
 from pathmerge.circuits.options import Mode, Options
 from pathmerge.circuits.perturb import all_operations, important_last, measure
 from pathmerge.circuits.results import Inputs
 from pathmerge.circuits.subject import as_explainable
+from pathmerge.circuits.summary import mean
 from pathmerge.circuits.trace import Trace, record
 from pathmerge.heldout import NONE_HELD
 from pathmerge.parallel import Workers
+from pathmerge.problems.batch import Batch
 
 TIMED = 128
 """Passes of each layer that are timed."""
@@ -29,6 +35,9 @@ class Plan:
     """Estimates for one command."""
 
     inputs: int
+    """That are explained: without those that `replacement="absent"` skips."""
+    rounds: int
+    """How often each of them is: once, or for each setting of a sweep, or each checkpoint of a history."""
     mode: Mode
     rows: int
     layers: int
@@ -44,13 +53,13 @@ class Plan:
     @property
     def total(self) -> float:
         """Seconds for all inputs."""
-        return self.seconds * self.inputs
+        return self.seconds * self.inputs * self.rounds
 
 
 @torch.no_grad()
-def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
-    """Estimates from the first inputs: a whole screened explanation of as many as are worked on at once, or a few timed
-    passes of each layer of the first."""
+def plan(model: Any, inputs: Inputs, options: Options, threads: int, rounds: int = 1) -> Plan:
+    """Estimates from the first inputs: a whole screened explanation of as many as are worked on at once, files written,
+    or a few timed passes of each layer of the first."""
     subject = as_explainable(model)
     batches = [batch for _, batch in inputs.batches]
     if not batches:
@@ -68,28 +77,46 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int) -> Plan:
             some = longest.take(slice(0, size))
             list(explain_all(model, some, options, threads=1))  # compiles
             began = time.perf_counter()
-            circuit, *_ = explain_all(model, some, options, threads=1)
-            seconds = (time.perf_counter() - began) / size
-            passes = circuit.passes if circuit is not None else 0
+            circuits = list(explain_all(model, some, options, threads=1))
+            computed = (time.perf_counter() - began) / size
+            seconds = computed / threads + _written(circuits) / size  # one process writes what all of them find
+            passes = round(mean([circuit.passes for circuit in circuits if circuit is not None]) or 0)
         else:
             watched = important_last(trace, options.alpha).operations
             layers = [(layer, all_operations(trace, layer)) for layer in range(subject.layers - 1)]
-            seconds = sum(_timed(trace, layer, operations, watched) for layer, operations in layers)
+            seconds = sum(_timed(trace, layer, operations, watched) for layer, operations in layers) / threads
             passes = sum(len(operations) for _, operations in layers)
     features = int(frames.features[0])
     stored = 4 * heads * n * n * features * 2 * subject.layers
     frozen = 4 * features * n * (2 * heads * trace.layers[0].k.shape[-1] + 6 * trace.layers[0].x.shape[-1])
     working = 4 * 12 * max(perturb.CHUNK, 16 * n * heads * trace.layers[0].v.shape[-1])
     return Plan(
-        inputs=sum(map(len, batches)),
+        inputs=sum(len(batch) - _skipped(batch, options) for batch in batches),
+        rounds=rounds,
         mode=options.mode,
         rows=n,
         layers=subject.layers,
         brute_force=2 * heads * n * n * (subject.layers - 1) + 2 * heads * n,
         passes=passes,
-        seconds=seconds / threads,
+        seconds=seconds,
         memory=float(threads * (size * (stored + frozen) + working)),
     )
+
+
+def _skipped(batch: Batch, options: Options) -> int:
+    """Inputs that have no vertex id to spare, where one is asked for."""
+    most = batch.distribution.layout.max_vertices
+    return sum(len(np.unique(edges[edges > 0])) == most for edges in batch.edges) * (options.replacement == "absent")
+
+
+def _written(circuits: Sequence[Circuit | None]) -> float:
+    """The seconds that their files take."""
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        for number, circuit in enumerate(circuits):
+            if circuit is not None:
+                circuit.save(Path(folder) / f"{number}.json")
+    return time.perf_counter() - began
 
 
 def _timed(trace: Trace, layer: int, operations: np.ndarray, watched: np.ndarray) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from pathmerge.circuits.explain import explain_all, warm_up
 from pathmerge.circuits.files import Circuit, load_circuit
@@ -173,12 +174,24 @@ def _difference(name: str, there: Any, asked: Any) -> str:
 
 
 def weights_hash(model: Any) -> str:
-    """What identifies a model: its weights, or its class where it has none."""
-    digest = hashlib.sha256()
-    state = getattr(model, "state_dict", None)
-    if state is None:
+    """What identifies a model: its weights, or those of the modules and tensors that it holds; its class where it holds
+    none."""
+    weights = dict(_weights_of(model))
+    if not weights:
         return type(model).__name__
-    for name, value in state().items():
+    digest = hashlib.sha256()
+    for name, value in weights.items():
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
     return digest.hexdigest()[:16]
+
+
+def _weights_of(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if hasattr(model, "state_dict"):
+        yield from model.state_dict().items()
+        return
+    for name, value in getattr(model, "__dict__", {}).items():
+        if isinstance(value, torch.nn.Module):
+            yield from ((f"{name}.{inner}", weight) for inner, weight in value.state_dict().items())
+        elif isinstance(value, torch.Tensor):
+            yield name, value

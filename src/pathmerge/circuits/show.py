@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median_high
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,7 +12,7 @@ from rich.table import Table
 from pathmerge.show import make_console
 
 if TYPE_CHECKING:
-    from pathmerge.circuits.history import Moment
+    from pathmerge.circuits.history import History
     from pathmerge.circuits.plan import Plan
 
 NOTHING = "–"
@@ -35,12 +36,21 @@ def print_summary(summary: Mapping[str, Any], title: str) -> None:
     console.print(_table(columns, rows))
     skipped = f", {summary['skipped']} skipped" if summary["skipped"] else ""
     zero = summary["without_absent_id"]
-    substitute = f"; in {zero} every vertex id occurs, token 0 stood in" if zero else ""
+    apart = summary["without_absent_id_apart"]
+    shares = f"(there explained {_text(apart['explained'])}, lenient {_text(apart['lenient'])})"
+    substitute = f"; in {zero} every vertex id occurs, token 0 stood in {shares}" if zero else ""
     console.print(f"{summary['count']} inputs{skipped}, {summary['method']['mode']}{substitute}")
     if summary["audited"]:
         console.print(
             f"audit: {summary['missed']} of {summary['audited']} operations left out should have been kept; "
             f"with 95% confidence at most {summary['missed_at_most']:.2%} are"
+        )
+    found = summary["recovery"]
+    if found is not None and found["precision"] is not None and found["recall"] is not None:
+        console.print(
+            f"its own operations on the answer's path: precision {found['precision']:.4f}, recall "
+            f"{found['recall']:.4f} ({found['found']} found, {found['missing']} missing, {found['extra']} extra; "
+            f"{found['redundant']} redundant)"
         )
     if summary["seconds_per_input"] is not None:
         console.print(f"{_seconds(summary['seconds_per_input'])} per input")
@@ -49,7 +59,8 @@ def print_summary(summary: Mapping[str, Any], title: str) -> None:
 def print_plan(plan: Plan, title: str) -> None:
     """What explaining will cost."""
     console = make_console()
-    console.print(f"{title}: {plan.inputs} inputs of {plan.rows} rows, {plan.layers} layers, {plan.mode}")
+    times = f", {plan.rounds} times" if plan.rounds > 1 else ""
+    console.print(f"{title}: {plan.inputs} inputs of {plan.rows} rows, {plan.layers} layers, {plan.mode}{times}")
     console.print(f"forward passes   {plan.passes:,} perturbed passes per input (brute force: {plan.brute_force:,})")
     console.print(f"memory           about {plan.memory / 1e9:.2f} GB besides Python and torch")
     console.print(f"time             about {_seconds(plan.seconds)} per input, {_seconds(plan.total)} in all")
@@ -62,19 +73,26 @@ def print_sweep(table: Sequence[Mapping[str, Any]], title: str) -> None:
     console.print(_table(columns, table))
 
 
-def print_history(moments: Sequence[Moment]) -> None:
-    """Right answers by lookahead and operations already there by layer."""
+def print_history(history: History) -> None:
+    """Right answers by lookahead and operations already there by layer; and when these appeared."""
     rows = [
         {
             "examples": f"{moment.examples:,}",
             **{f"right L={n}": value for n, value in moment.correct.items()},
             **{f"layer {i + 1}": value for i, value in enumerate(moment.present)},
         }
-        for moment in moments
+        for moment in history.moments
     ]
     console = make_console()
     console.print("right answers by lookahead; share of the final circuits' operations already there, by layer")
     console.print(_table(tuple(rows[0]), rows))
+    for layer in sorted({found.layer for found in history.appearances}):
+        own = [found for found in history.appearances if found.layer == layer]
+        first, good = (median_high([getattr(found, name) for found in own]) for name in ("appears", "for_good"))
+        console.print(
+            f"layer {layer + 1}: half of its {len(own)} operations appear by {first:,} examples and are there for good "
+            f"by {good:,}"
+        )
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from math import comb
+from math import exp, lgamma, log
 from typing import Any
 
 from pathmerge.circuits.files import Circuit, Reading
+from pathmerge.circuits.truth import recovery
 
 
 def summarise(
@@ -22,6 +23,7 @@ def summarise(
     lenient = _reading(circuits, lambda circuit: circuit.lenient)
     strict = _reading(circuits, lambda circuit: circuit.strict)
     lookaheads = sorted({circuit.input.lookahead for circuit in circuits})
+    full = [circuit for circuit in circuits if circuit.method.substitute == 0]
     return {
         "count": len(circuits),
         "skipped": skipped,
@@ -31,7 +33,12 @@ def summarise(
         "connected": _all_known([circuit.connected for circuit in circuits]),
         **{name: value for name, value in lenient.items() if name != "explained"},
         "strict": strict,
-        "without_absent_id": sum(circuit.method.substitute == 0 for circuit in circuits),
+        "without_absent_id": len(full),
+        "without_absent_id_apart": {
+            "correct": mean([circuit.correct for circuit in full]),
+            "explained": mean([circuit.explained for circuit in full]),
+            "lenient": mean([circuit.lenient.explained for circuit in full]),
+        },
         "passes_per_input": mean([circuit.passes for circuit in circuits]),
         "audited": sum(circuit.audited for circuit in circuits),
         "missed": sum(circuit.missed for circuit in circuits),
@@ -44,10 +51,24 @@ def summarise(
             for lookahead in lookaheads
         ],
         "by_layer": _by_layer(circuits),
-        "method": asdict(circuits[0].method) if circuits else None,
+        "recovery": _recovery(circuits),
+        "method": _common(circuits),
         "model": circuits[0].model if circuits else None,
         "made_with": circuits[0].made_with if circuits else None,
     }
+
+
+def _recovery(circuits: Sequence[Circuit]) -> dict[str, Any] | None:
+    """Of the compiled model, whose operations are known: how many of them were found."""
+    if not circuits or circuits[0].model.get("source") != "compiled":
+        return None
+    found = recovery(circuits)
+    return {"precision": found.precision, "recall": found.recall, **asdict(found)}
+
+
+def _common(circuits: Sequence[Circuit]) -> dict[str, Any] | None:
+    """The settings that all circuits share; which token stood in for a vertex is each input's own."""
+    return {k: v for k, v in asdict(circuits[0].method).items() if k != "substitute"} if circuits else None
 
 
 def mean(values: Sequence[float | bool | None]) -> float | None:
@@ -65,10 +86,14 @@ def upper_bound(missed: int, audited: int) -> float | None:
     """With 95% confidence, at most this share is missed, after so many misses in so many looks (Clopper-Pearson)."""
     if not audited:
         return None
+    if missed == audited:
+        return 1.0
+    ways = [lgamma(audited + 1) - lgamma(k + 1) - lgamma(audited - k + 1) for k in range(missed + 1)]
     low, high = missed / audited, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        chance = sum(comb(audited, k) * middle**k * (1 - middle) ** (audited - k) for k in range(missed + 1))
+        a, b = log(max(middle, 1e-300)), log(max(1 - middle, 1e-300))
+        chance = sum(exp(way + k * a + (audited - k) * b) for k, way in enumerate(ways))
         low, high = (middle, high) if chance > 0.05 else (low, middle)
     return high
 

@@ -55,6 +55,8 @@ def sweep(
     batches = [batch for _, batch in inputs.batches]
     total = sum(map(len, batches))
     known = read_json(folder / ROWS, list) if (folder / ROWS).exists() else []
+    if any(not isinstance(row, dict) or {*VALUES, "inputs", *COLUMNS} - row.keys() for row in known):
+        raise ValueError(f"out: {str(folder / ROWS)!r} is damaged; remove it, and its settings are tried again")
     there = {(row["alpha"], row["kappa1"], row["kappa2"]): row for row in known if row["inputs"] == total}
     table: list[dict[str, Any]] = []
     for setting, varied in settings(options).items():

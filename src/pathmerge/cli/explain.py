@@ -89,19 +89,27 @@ def explain(
     announce_compilation(subject.problem)
     inputs = Inputs(problems=problems, count=count, seed=subject.seed)
     total = sum(len(batch) for _, batch in inputs.batches)
+    asked = count * len(problems)
+    if total < asked:
+        print(f"note: {total} inputs instead of {asked}: fewer problems are held out at some difficulties")
     if not total:
         raise ValueError(f"input_size={subject.problem.input_size}: {NONE_HELD}")
-    if plan:
-        return _print_plan(subject, inputs, options, threads)
+    rounds = 1
     if history and subject.run is not None:
         from pathmerge.circuits.history import checkpoints_of
 
-        total *= len(checkpoints_of(subject.run))
+        rounds = len(checkpoints_of(subject.run))
+    elif sweep:
+        from pathmerge.circuits.sweep import settings
+
+        rounds = len(settings(options))
+    if plan:
+        return _print_plan(subject, inputs, options, threads, rounds, probes)
     open_folder(out, subject.model, inputs, options)
     if history:
-        return _history(subject, inputs, options, out, threads, total)
+        return _history(subject, inputs, options, out, threads, total * rounds)
     if sweep:
-        return _sweep(subject, inputs, options, out, threads)
+        return _sweep(subject, inputs, options, out, threads, total * rounds)
     from pathmerge.circuits.results import explain_into
 
     with progress_bar("explaining", total, long=total > 1) as advance:
@@ -112,25 +120,12 @@ def explain(
     from pathmerge.circuits.show import print_summary
 
     print_summary(summary, subject.title)
-    if subject.source["source"] == "compiled":
-        _print_recovery(circuits)
     if probes:
-        written += _probes(subject, out, threads)
+        written += _probes(subject, problems, out, threads)
     print(f"wrote {summary['count']} circuits and the summary to {out}")
     for path in written:
         print(f"wrote {path}")
     return 0
-
-
-def _print_recovery(circuits: list[Circuit]) -> None:
-    from pathmerge.circuits.truth import recovery
-
-    found = recovery(circuits)
-    if found.precision is not None and found.recall is not None:
-        print(
-            f"its own operations on the answer's path: precision {found.precision:.4f}, recall {found.recall:.4f} "
-            f"({found.found} found, {found.missing} missing, {found.extra} extra; {found.redundant} redundant)"
-        )
 
 
 def _load(given: str, initial: bool, input_size: int | None, merges: int | None, noise: float) -> Explained:
@@ -157,7 +152,8 @@ def _load(given: str, initial: bool, input_size: int | None, merges: int | None,
         )
     for name, value in (("input_size", input_size), ("merges", merges), ("noise", noise or None)):
         if value is not None:
-            raise ValueError(f"{name}={value}: only for `compiled` and `untrained`; {given!r} has its own")
+            whose = "`compiled` and `untrained`" if name == "input_size" else "`compiled`"
+            raise ValueError(f"{name}={value}: only for {whose}; {given!r} has its own")
 
     path, checkpoint = _checkpoint(Path(given))
     if checkpoint is not None or initial:
@@ -174,11 +170,18 @@ def _load_moment(path: Path, checkpoint: Path | None) -> Explained:
     """A run at one of its checkpoints, or before the first; no other checkpoint needs to be whole."""
     from pathmerge.training.config import load_config
     from pathmerge.training.run import CONFIG, load_run
+    from pathmerge.zoo.shelf import card, names
 
     if checkpoint is None:
-        if not (path / CONFIG).is_file():
-            raise ValueError(f"initial: {str(path)!r} is not a run, so its initial weights are not known")
-        config = load_config(path / CONFIG)
+        if not path.exists() and str(path) in names():
+            config = card(str(path)).run_config
+        elif (path / CONFIG).is_file():
+            config = load_config(path / CONFIG)
+        else:
+            raise ValueError(
+                f"initial: {str(path)!r} is neither a run nor a name that `pathmerge models` lists, so its initial "
+                "weights are not known"
+            )
         model, examples, words = config.model.build(config.seed), 0, "its initial weights"
     else:
         run = load_run(path, checkpoint=checkpoint)
@@ -240,11 +243,13 @@ def _draw(circuits: list[Circuit], out: Path, pictures: int, title: str) -> list
     return written
 
 
-def _print_plan(subject: Explained, inputs: Any, options: Options, threads: int) -> int:
+def _print_plan(subject: Explained, inputs: Any, options: Options, threads: int, rounds: int, probes: bool) -> int:
     from pathmerge.circuits.plan import plan
     from pathmerge.circuits.show import print_plan
 
-    print_plan(plan(subject.model, inputs, options, threads), subject.title)
+    print_plan(plan(subject.model, inputs, options, threads, rounds), subject.title)
+    if probes:
+        print("probes           not counted")
     return 0
 
 
@@ -261,11 +266,10 @@ def _history(subject: Explained, inputs: Any, options: Options, out: Path, threa
     return 0
 
 
-def _sweep(subject: Explained, inputs: Any, options: Options, out: Path, threads: int) -> int:
+def _sweep(subject: Explained, inputs: Any, options: Options, out: Path, threads: int, total: int) -> int:
     from pathmerge.circuits.show import print_sweep
-    from pathmerge.circuits.sweep import TABLE, settings, sweep
+    from pathmerge.circuits.sweep import TABLE, sweep
 
-    total = len(settings(options)) * sum(len(batch) for _, batch in inputs.batches)
     with progress_bar("explaining", total, long=True) as advance:
         table = sweep(out, subject.model, inputs, options, threads=threads, progress=advance)
     print_sweep(table, subject.title)
@@ -273,10 +277,12 @@ def _sweep(subject: Explained, inputs: Any, options: Options, out: Path, threads
     return 0
 
 
-def _probes(subject: Explained, out: Path, threads: int) -> list[Path]:
+def _probes(subject: Explained, problems: tuple[Any, ...], out: Path, threads: int) -> list[Path]:
+    """Probes on problems of the kind explained: of the one lookahead asked for, or of all."""
     from pathmerge.circuits.probes import probe
 
-    table = probe(subject.model, subject.problem, threads=threads)
+    problem = problems[0] if len(problems) == 1 else replace(problems[0], lookahead=None)
+    table = probe(subject.model, problem, threads=threads)
     written = [out / "probes.csv", out / "probes.png"]
     table.write_csv(written[0])
     table.write_figure(written[1], title=subject.title)
