@@ -3,15 +3,18 @@
     .venv/bin/python benchmarks/circuits.py [--models RUN_OR_NAME ...] [--sizes 32 48 64 98 128] [--threads 2]
 
 Brute force is what the method's definition says: one whole pass through the model for every perturbation, batched, with
-`model.run` and an edit. It is timed on a part of the passes and extrapolated (marked ~), since it takes hours at N=128.
+`model.run` and an edit. Above N=48 it is timed on a part of the passes and extrapolated (marked ~): at N=128 it takes
+minutes. The last lines say how the cost grows with the input size, from the smallest to the largest.
 Exact results above EXACT_LIMIT seconds are extrapolated in the same way from some operations of each layer.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import resource
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,29 +31,43 @@ from pathmerge.zoo.shelf import names
 PUBLISHED = {32: 3.2, 48: 14.0}
 """Seconds for one circuit, one thread, published code (SPEC section 8)."""
 EXACT_LIMIT = 20.0
-SHIPPED = ["balanced-32", "balanced-32-tokens", "balanced-48-tokens", "balanced-64"]
+SHIPPED = [
+    "balanced-32", "balanced-32-tokens", "balanced-32-plain", "balanced-48-tokens", "balanced-64", "balanced-128"
+]  # fmt: skip
+WHOLE = 48
+"""Up to this input size brute force is timed as a whole."""
 
 
-def brute_force(model: Transformer, tokens: torch.Tensor, passes: int) -> float:
-    """Seconds for all perturbations of one input, from `passes` of them, with both cores."""
+def brute_force(model: Transformer, tokens: torch.Tensor) -> tuple[float, bool]:
+    """Seconds for all perturbations of one input with both cores, and whether extrapolated from some of the passes."""
     n = int((~model.padding(tokens)).sum())
-    layer = max(0, model.layers // 2 - 1)
-    copies = tokens.expand(passes, -1)
-
-    def edit(pattern: torch.Tensor) -> torch.Tensor:
-        pattern = pattern.clone()
-        at = torch.arange(passes)
-        row = at % pattern.shape[2]
-        pattern[at, 0, row, (at * 7) % pattern.shape[3]] = 0
-        return pattern / pattern.sum(-1, keepdim=True).clamp(min=1e-9)
-
-    site = f"blocks.{layer}.attn.hook_pattern"
+    whole = model.config.input_size <= WHOLE
+    layers = range(model.layers - 1) if whole else [max(0, model.layers // 2 - 1)]
+    each = model.heads * n * n
+    parts = range(0, each, 256) if whole else [0]
+    size = 256 if model.config.input_size <= 64 else 64
+    done, seconds = 0, 0.0
     with torch.no_grad():
-        model.run(copies[:8], edits={site: lambda p: p.clone()})
-        began = time.perf_counter()
-        model.run(copies, edits={site: edit})
-        each = (time.perf_counter() - began) / passes
-    return each * 2 * model.heads * n * n * (model.layers - 1)
+        model.run(tokens.expand(8, -1))
+        for layer in layers:
+            for first in parts:
+                at = torch.arange(first, min(first + size, each))
+                for most in (False, True):
+                    edits = {f"blocks.{layer}.attn.hook_pattern": partial(edited, at=at, n=n, most=most)}
+                    began = time.perf_counter()
+                    model.run(tokens.expand(len(at), -1), edits=edits)
+                    seconds += time.perf_counter() - began
+                    done += len(at)
+    return seconds * 2 * each * (model.layers - 1) / done, not whole
+
+
+def edited(pattern: torch.Tensor, at: torch.Tensor, n: int, most: bool) -> torch.Tensor:
+    """Each copy's attention with another operation at zero, or at its row's maximum; rows renormalised."""
+    pattern = pattern.clone()
+    head, row, source = at // (n * n), at // n % n, at % n
+    places = torch.arange(len(at)), head, pattern.shape[2] - n + row, pattern.shape[3] - n + source
+    pattern[places] = pattern[places[0], head, places[2]].amax(-1) if most else 0.0
+    return pattern / pattern.sum(-1, keepdim=True).clamp(min=1e-9)
 
 
 def exact(model: Any, batch: pm.Batch, threads: int) -> tuple[float, bool]:
@@ -85,26 +102,37 @@ def timed(model: Any, batch: pm.Batch, mode: Any, threads: int, trust: bool = Fa
     return (time.perf_counter() - began) / len(batch)
 
 
-def row(name: str, model: Transformer, threads: int) -> None:
-    """Measure and print one line of the table."""
+def row(name: str, model: Transformer, threads: int) -> tuple[int, float, float]:
+    """Measure and print one line of the table; the size, and the seconds of exact and screened."""
     size = model.config.input_size
     longest = ((size - 5) // 3 - 1) // 2
     count = 384 if size <= 48 else 8 if size <= 64 else 2 * threads
     batch = pm.Balanced(input_size=size, lookahead=max(1, longest // 2)).sample(count, seed=1, split="test")
     torch.set_num_threads(threads)
-    brute = brute_force(model, model.inputs(batch).tokens[:1], 256 if size <= 64 else 64)
+    brute, part = brute_force(model, model.inputs(batch).tokens[:1])
     seconds, guessed = exact(model, batch, threads)
     screened = timed(model, batch, "screened", threads)
     trusted = timed(model, batch, "screened", threads, trust=True)
     (first,) = explain_all(model, batch[0], mode="screened", trust=False)
     assert first is not None
     used = (resource.getrusage(who).ru_maxrss / 1e6 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    guess, estimate = ("~" if extrapolated else "" for extrapolated in (part, guessed))
     print(
-        f"| {size} | {model.layers} | {name} | ~{brute:.3g} s | {'~' if guessed else ''}{seconds:.3g} s "
+        f"| {size} | {model.layers} | {name} | {guess}{brute:.3g} s | {estimate}{seconds:.3g} s "
         f"| {brute / seconds:.0f} | {screened:.3g} s | {brute / screened:.0f} | {trusted:.3g} s "
         f"| {first.passes:,} | {max(used):.2f} |",
         flush=True,
     )
+    return size, seconds, screened
+
+
+def grows(rows: list[tuple[int, float, float]], name: str) -> None:
+    """Print the exponent of the input size by which the cost grows, from the smallest to the largest."""
+    small, large = min(rows), max(rows)
+    if small[0] < large[0]:
+        ratio = math.log(large[0] / small[0])
+        power, screened = (math.log(large[i] / small[i]) / ratio for i in (1, 2))
+        print(f"{name}, N={small[0]} to {large[0]}: exact grows as N^{power:.1f}, screened as N^{screened:.1f}")
 
 
 def load_trained(given: str) -> tuple[str, Transformer]:
@@ -124,12 +152,18 @@ def main() -> None:
     trained = [load_trained(given) for given in options.models]
     print("| N | layers | model | brute force | exact | × | screened | × | with trust | passes | GB per process |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
+    found: dict[str, list[tuple[int, float, float]]] = {"trained": [], "compiled": []}
     for size in options.sizes:
         layers = 4 if size <= 48 else 6
         models = [(title, model) for title, model in trained if model.config.input_size == size]
         for title, model in models or [("untrained", pm.OneHot(input_size=size, layers=layers).build(1))]:
-            row(title, model, options.threads)
-        row("compiled", pm.compiled(size, layers - 2), options.threads)
+            measured = row(title, model, options.threads)
+            if title != "untrained":
+                found["trained"].append(measured)
+        found["compiled"].append(row("compiled", pm.compiled(size, layers - 2), options.threads))
+    for name, rows in found.items():
+        if rows:
+            grows(rows, name)
     for size, published in PUBLISHED.items():
         print(f"published code, one thread, N={size}: {published} s")
 

@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -184,6 +185,35 @@ def test_a_screened_circuit_is_the_exact_one(name: str) -> None:
         fewer += exact.passes - screened.passes
     assert fewer > 0
     assert found > 0 or name in ("no positions", "rotary", "edges", "learned positions")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "count"), [("balanced-32", 50), ("balanced-32-plain", 50), ("balanced-48-tokens", 34)]
+)
+def test_a_screened_circuit_of_a_trained_model_is_the_exact_one(name: str, count: int) -> None:
+    """On 200 inputs and more: operations with their features, verdicts, and which merges are maximal."""
+    model = pm.load(name)
+    inputs = found = 0
+    for cell in pm.Balanced(input_size=model.config.input_size).fixed():
+        batch = cell.sample(count, seed=21, split="test")
+        both = (explain_all(model, batch, mode=mode, trust=False) for mode in ("exact", "screened"))
+        for exact, screened in zip(*both, strict=True):
+            assert exact is not None
+            assert screened is not None
+            inputs += 1
+            for reading in ("strict", "lenient"):
+                one, other = getattr(exact, reading), getattr(screened, reading)
+                assert kept(exact, reading) == kept(screened, reading)
+                assert one.explained == other.explained
+                assert _places(exact, one.maximal) == _places(screened, other.maximal)
+                found += len(one.kept)
+    assert inputs >= 200
+    assert found > 10_000
+
+
+def _places(circuit: Circuit, numbers: Iterable[int]) -> set[tuple[int, int, int, int]]:
+    return {(o.layer, o.head, o.target, o.source) for o in (circuit.operations[i] for i in numbers)}
 
 
 def test_an_audit_finds_what_a_screen_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
