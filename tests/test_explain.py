@@ -38,6 +38,7 @@ from pathmerge.circuits.truth import recovery
 from pathmerge.cli import main
 from pathmerge.errors import NotFiniteError
 from pathmerge.models.transformer import Transformer
+from pathmerge.zoo.shelf import card
 
 OPTIONS = Options(alpha=0.05, kappa1=40.0, kappa2=20.0)
 
@@ -551,3 +552,31 @@ def test_a_model_of_not_numbers_is_refused(inputs: Inputs) -> None:
         broken.ln_final.weight.fill_(float("nan"))
     with pytest.raises(NotFiniteError, match="its logits are infinite or not numbers"):
         list(explain_all(broken, inputs.batches[0][1]))
+
+
+def test_the_initial_weights_of_a_shipped_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--lookahead", 1, "--count", 2, "--pictures", 0, "--no-trust", "--out")
+    assert run(capsys, "explain", "balanced-32", "--initial", *arguments, tmp_path / "a")[0] == 0
+    weights = json.loads((tmp_path / "a" / "explain.json").read_text())["weights"]
+    config = card("balanced-32").run_config
+    assert weights == results.weights_hash(config.model.build(config.seed))
+    assert weights != results.weights_hash(pm.load("balanced-32"))
+    code, _, error = run(capsys, "explain", "balanced-33", "--initial", *arguments, tmp_path / "b")
+    assert code == 2
+    assert "initial: 'balanced-33' is neither a run nor a name that `pathmerge models` lists" in error
+
+
+def test_probes_are_fitted_to_the_problem_that_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[pm.Distribution] = []
+
+    def probe(_: object, problem: pm.Distribution, **__: object) -> None:
+        asked.append(problem)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathmerge.circuits.probes.probe", probe)
+    common = ("explain", "compiled", "--input-size", 20, "--count", 1, "--pictures", 0, "--no-trust", "--probes")
+    for i, more in enumerate((("--problem", "star", "--lookahead", 2), ())):
+        assert run(capsys, *common, *more, "--out", tmp_path / str(i))[0] == 130
+    assert asked == [pm.Star(input_size=20, lookahead=2), pm.Balanced(input_size=20)]

@@ -65,10 +65,11 @@ def explain(
         plan: Say how many passes, how much memory and how much time it takes, and end.
         pictures: How many of the circuits to draw.
         threads: Cores to compute with; they change nothing but the time.
-        initial: Explain the run's initial weights instead, as a control.
+        initial: Explain the initial weights instead, of a run or of a shipped model, as a control.
         history: Trace the same inputs through the run's checkpoints: when does each merge appear?
         sweep: Try other thresholds too: how do the results depend on α, κ1 and κ2?
-        probes: Fit linear probes too: which vertices does a row know it can reach, layer by layer?
+        probes: Fit linear probes too, on 2,000 problems of the same kind: which vertices does a row know it can reach,
+            layer by layer?
         input_size: For `compiled` and `untrained`: N.
         merges: For `compiled`: merging layers; none: enough for every distance.
         noise: For `compiled`: Gaussian noise on its weights, in multiples of their root mean square.
