@@ -15,7 +15,7 @@ import math
 import resource
 import time
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +36,17 @@ SHIPPED = [
 ]  # fmt: skip
 WHOLE = 48
 """Up to this input size brute force is timed as a whole."""
+
+
+class Measured(NamedTuple):
+    """A line of the table."""
+
+    name: str
+    size: int
+    exact: float
+    guessed: bool
+    """Whether exact is extrapolated."""
+    screened: float
 
 
 def brute_force(model: Transformer, tokens: torch.Tensor) -> tuple[float, bool]:
@@ -102,8 +113,8 @@ def timed(model: Any, batch: pm.Batch, mode: Any, threads: int, trust: bool = Fa
     return (time.perf_counter() - began) / len(batch)
 
 
-def row(name: str, model: Transformer, threads: int) -> tuple[int, float, float]:
-    """Measure and print one line of the table; the size, and the seconds of exact and screened."""
+def row(name: str, model: Transformer, threads: int) -> Measured:
+    """Measure and print one line of the table."""
     size = model.config.input_size
     longest = ((size - 5) // 3 - 1) // 2
     count = 384 if size <= 48 else 8 if size <= 64 else 2 * threads
@@ -123,16 +134,17 @@ def row(name: str, model: Transformer, threads: int) -> tuple[int, float, float]
         f"| {first.passes:,} | {max(used):.2f} |",
         flush=True,
     )
-    return size, seconds, screened
+    return Measured(f"{name} (N={size}, {model.layers} layers)", size, seconds, guessed, screened)
 
 
-def grows(rows: list[tuple[int, float, float]], name: str) -> None:
-    """Print the exponent of the input size by which the cost grows, from the smallest to the largest."""
-    small, large = min(rows), max(rows)
-    if small[0] < large[0]:
-        ratio = math.log(large[0] / small[0])
-        power, screened = (math.log(large[i] / small[i]) / ratio for i in (1, 2))
-        print(f"{name}, N={small[0]} to {large[0]}: exact grows as N^{power:.1f}, screened as N^{screened:.1f}")
+def grows(rows: list[Measured]) -> None:
+    """Print the power of the input size with which the cost grows, from the first model to the last."""
+    small, large = rows[0], rows[-1]
+    if small.size < large.size:
+        ratio = math.log(large.size / small.size)
+        power, screened = math.log(large.exact / small.exact) / ratio, math.log(large.screened / small.screened) / ratio
+        guess = "~" if small.guessed or large.guessed else ""
+        print(f"{small.name} to {large.name}: exact grows as N^{guess}{power:.1f}, screened as N^{screened:.1f}")
 
 
 def load_trained(given: str) -> tuple[str, Transformer]:
@@ -152,7 +164,7 @@ def main() -> None:
     trained = [load_trained(given) for given in options.models]
     print("| N | layers | model | brute force | exact | × | screened | × | with trust | passes | GB per process |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
-    found: dict[str, list[tuple[int, float, float]]] = {"trained": [], "compiled": []}
+    found: dict[str, list[Measured]] = {"trained": [], "compiled": []}
     for size in options.sizes:
         layers = 4 if size <= 48 else 6
         models = [(title, model) for title, model in trained if model.config.input_size == size]
@@ -161,9 +173,9 @@ def main() -> None:
             if title != "untrained":
                 found["trained"].append(measured)
         found["compiled"].append(row("compiled", pm.compiled(size, layers - 2), options.threads))
-    for name, rows in found.items():
+    for rows in found.values():
         if rows:
-            grows(rows, name)
+            grows(rows)
     for size, published in PUBLISHED.items():
         print(f"published code, one thread, N={size}: {published} s")
 

@@ -97,6 +97,7 @@ def end(loss: float, *, converged: bool, **labels: int) -> Row:
 def test_c7(small: int, large: int, losses: tuple[float, float], says: str):
     rows = [end(losses[0], converged=i < small, vertices=5, seed=i) for i in range(3)]
     rows += [end(losses[1], converged=i < large, vertices=9, seed=i) for i in range(3)]
+    rows = [{**row, "test_loss": 1 / row["valid_loss"]} for row in rows]  # naive problems' is not looked at
     assert verdict(rules.size_hurts(rows)) == says
 
 

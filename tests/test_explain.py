@@ -16,6 +16,7 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from pathmerge.circuits import results
 from pathmerge.circuits.counts import student
 from pathmerge.circuits.explain import explain_all
 from pathmerge.circuits.files import Circuit
+from pathmerge.circuits.history import check_inputs
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.plan import plan
 from pathmerge.circuits.results import Inputs, explain_into
@@ -169,6 +171,23 @@ def test_a_model_from_outside_is_known_by_the_weights_it_holds(tmp_path: Path, i
     assert files(tmp_path / "a") == before
 
 
+def test_weights_are_found_wherever_a_model_keeps_them() -> None:
+    def hashed(**held: object) -> str:
+        return results.weights_hash(SimpleNamespace(**held))
+
+    torch.manual_seed(0)
+    one, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    for place in (lambda m: {"net": m}, lambda m: {"parts": [m]}, lambda m: {"parts": {"a": SimpleNamespace(inner=m)}}):
+        assert hashed(**place(one)) != hashed(**place(other))
+        assert hashed(**place(one), note=torch.zeros(2)) == hashed(**place(one)), "a note beside a module is no weight"
+    assert hashed(w=torch.zeros(2)) != hashed(w=torch.ones(2)) != hashed(w=torch.ones(2, dtype=torch.bfloat16))
+    assert hashed(size=3) == hashed(size=4) == "SimpleNamespace"
+    loop = SimpleNamespace(w=one)
+    loop.me = loop
+    assert results.weights_hash(loop) == hashed(w=one)
+    assert results.weights_hash(one) != results.weights_hash(other)
+
+
 def test_inputs_without_a_spare_id_are_told_apart() -> None:
     model = pm.compiled(20)
     batch = pm.Balanced(input_size=20).sample(12, seed=2)
@@ -185,11 +204,11 @@ def test_inputs_without_a_spare_id_are_told_apart() -> None:
 
 
 def test_the_bound_on_missed_operations() -> None:
+    """Without a miss in n looks the exact 95% bound is 1 - 0.05^(1/n)."""
     assert upper_bound(300, 600_000) == pytest.approx(5e-4 + 1.645 * 300**0.5 / 600_000, rel=0.02)
     assert upper_bound(5, 5) == 1.0
     # Clopper and Pearson's bound for 1 of 10, from a table.
     assert upper_bound(1, 10) == pytest.approx(0.3942, abs=1e-4)
-    """Without a miss in n looks the exact 95% bound is 1 - 0.05^(1/n)."""
     assert upper_bound(0, 0) is None
     assert upper_bound(0, 100) == pytest.approx(1 - 0.05 ** (1 / 100))
     one, none = upper_bound(1, 100), upper_bound(0, 100)
@@ -394,14 +413,18 @@ def test_a_history_shows_each_checkpoint_and_goes_on(
         for path in (tmp_path / "h" / f"after-{then:09d}").glob("balanced-*.json"):
             c = pm.load_circuit(path)
             kept = (c.operations[i] for i in c.lenient.kept)
-            early[then, c.input.key["index"]] = {(o.layer, o.head, o.target, o.source) for o in kept}
+            early[then, path.stem] = {(o.layer, o.head, o.target, o.source) for o in kept}
     for row in rows:
         place = tuple(int(row[name]) for name in ("layer", "head", "target", "source"))
-        there = {then for then in times if place in early[then, int(row["input"])]}
+        there = {then for then in times if place in early[then, row["input"]]}
         assert int(row["appears"]) == min(there)
         assert int(row["for_good"]) == next(t for t in times if {later for later in times if later >= t} <= there)
     assert "are there for good by" in said
     before = files(tmp_path / "h" / "after-000000640")
+    full = Inputs(problems=(pm.Balanced(input_size=20, lookahead=2),), count=2)
+    with pytest.raises(ValueError, match="replacement='absent': skips all of these inputs"):
+        check_inputs(full, Options(replacement="absent"))
+    check_inputs(full, Options())
     assert run(capsys, *arguments)[0] == 0
     assert files(tmp_path / "h" / "after-000000640") == before
 

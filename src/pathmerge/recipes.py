@@ -136,7 +136,8 @@ def efficient(input_size: int, seed: int = 0) -> RunConfig:
     training = replace(base.training, learning_rate=1e-3, batch_size=128, decay=240_000, average=20_000)
     curriculum = base.curriculum
     if Balanced(input_size=input_size).most_vertices > 41:
-        # As in `matched`; and 48 random numbers tell a hundred vertices apart as well as a hundred do.
+        # Tangled problems and any answer as in `matched`, a rate that falls as graphs grow; and vectors of 48 numbers,
+        # which are enough to tell a hundred vertices apart, for a quarter of the work (docs/log.md: one run).
         model = replace(model, end_width=48)
         training = replace(training, loss="any")
         curriculum = replace(curriculum, tangled=0.5, slow_from=41)

@@ -130,6 +130,14 @@ def warm_up() -> None:
             assert circuit.operations is not None  # objects, too
 
 
+def skipped_in(batch: Batch, options: Options) -> int:
+    """How many inputs `replacement="absent"` skips, since every vertex id occurs in them."""
+    if options.replacement != "absent":
+        return 0
+    most = batch.distribution.layout.max_vertices
+    return sum(len(np.unique(edges[edges > 0])) == most for edges in batch.edges)
+
+
 def check_problem(batch: Batch) -> None:
     """Raise unless these are search problems in symbolic tokens: others have no path from start to goal to explain."""
     problem = batch.distribution

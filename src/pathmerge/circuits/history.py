@@ -19,10 +19,12 @@ from typing import Any
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
+from pathmerge.circuits.explain import skipped_in
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.options import Options
-from pathmerge.circuits.results import Inputs, explain_into
+from pathmerge.circuits.results import Inputs, explain_into, file_name
 from pathmerge.disk import write_csv
+from pathmerge.distributions import distribution_from_dict
 from pathmerge.pictures import save
 from pathmerge.training.checkpoint import list_checkpoints
 from pathmerge.training.run import CHECKPOINTS, load_run
@@ -39,6 +41,7 @@ class Moment:
     """By lookahead, like the next two."""
     explained: dict[int, float]
     lenient: dict[int, float]
+    """Right answers only."""
     present: list[float | None]
     """For each layer, the share of the final circuits' operations that are there already."""
     kept: list[float]
@@ -49,9 +52,9 @@ class Moment:
 class Appearance:
     """When an operation of a final circuit appeared."""
 
+    input: str
+    """The name of its file."""
     lookahead: int
-    input: int
-    """The number of the input among those of its lookahead."""
     layer: int
     head: int
     target: int
@@ -80,6 +83,7 @@ def trace_training(
     progress: Callable[[int], None] | None = None,
 ) -> History:
     """Explain the same inputs at every checkpoint of a run, oldest first."""
+    check_inputs(inputs, options)
     found: list[tuple[int, list[Circuit]]] = []
     for checkpoint in checkpoints_of(run):
         then = load_run(run, checkpoint=checkpoint)
@@ -97,6 +101,12 @@ def trace_training(
     last = found[-1][1]
     moments = [_moment(examples, circuits, last) for examples, circuits in found]
     return History(moments=moments, appearances=_appearances(found))
+
+
+def check_inputs(inputs: Inputs, options: Options) -> None:
+    """Raise unless there is something to follow."""
+    if all(skipped_in(batch, options) == len(batch) for _, batch in inputs.batches):
+        raise ValueError("replacement='absent': skips all of these inputs, since every vertex id occurs in them")
 
 
 def checkpoints_of(run: Path) -> list[Path]:
@@ -147,8 +157,8 @@ def _appearances(found: Sequence[tuple[int, Sequence[Circuit]]]) -> list[Appeara
             gaps = [at for at, present in enumerate(there) if not present]
             appearances.append(
                 Appearance(
+                    input=file_name(distribution_from_dict(circuit.input.problem), circuit.input.key["index"]),
                     lookahead=circuit.input.lookahead,
-                    input=circuit.input.key["index"],
                     layer=o.layer,
                     head=o.head,
                     target=o.target,
@@ -177,8 +187,8 @@ def write_history(history: History, out: Path, *, title: str = "") -> list[Path]
 
 def _row(moment: Moment) -> dict[str, Any]:
     row: dict[str, Any] = {"examples": moment.examples}
-    for name in ("correct", "explained", "lenient"):
-        row |= {f"{name} L={length}": value for length, value in getattr(moment, name).items()}
+    for name, column in (("correct", "correct"), ("explained", "explained"), ("lenient", "right and lenient")):
+        row |= {f"{column} L={length}": value for length, value in getattr(moment, name).items()}
     for name in ("present", "kept"):
         row |= {f"{name} layer {i}": value for i, value in enumerate(getattr(moment, name))}
     return row

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pathmerge.circuits import perturb
-from pathmerge.circuits.explain import check_problem, explain_all, together
+from pathmerge.circuits.explain import check_problem, explain_all, skipped_in, together
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.frame import frames_of
 from pathmerge.circuits.options import Mode, Options
@@ -24,7 +24,6 @@ from pathmerge.circuits.summary import mean
 from pathmerge.circuits.trace import Trace, record
 from pathmerge.heldout import NONE_HELD
 from pathmerge.parallel import Workers
-from pathmerge.problems.batch import Batch
 
 TIMED = 128
 """Passes of each layer that are timed."""
@@ -78,9 +77,11 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int, rounds: int
             list(explain_all(model, some, options, threads=1))  # compiles
             began = time.perf_counter()
             circuits = list(explain_all(model, some, options, threads=1))
-            computed = (time.perf_counter() - began) / size
-            seconds = computed / threads + _written(circuits) / size  # one process writes what all of them find
-            passes = round(mean([circuit.passes for circuit in circuits if circuit is not None]) or 0)
+            computed = time.perf_counter() - began
+            made = [circuit for circuit in circuits if circuit is not None]
+            # One process writes what all of them find.
+            seconds = (computed / threads + _written(made)) / max(1, len(made))
+            passes = round(mean([circuit.passes for circuit in made]) or 0)
         else:
             watched = important_last(trace, options.alpha).operations
             layers = [(layer, all_operations(trace, layer)) for layer in range(subject.layers - 1)]
@@ -91,7 +92,7 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int, rounds: int
     frozen = 4 * features * n * (2 * heads * trace.layers[0].k.shape[-1] + 6 * trace.layers[0].x.shape[-1])
     working = 4 * 12 * max(perturb.CHUNK, 16 * n * heads * trace.layers[0].v.shape[-1])
     return Plan(
-        inputs=sum(len(batch) - _skipped(batch, options) for batch in batches),
+        inputs=sum(len(batch) - skipped_in(batch, options) for batch in batches),
         rounds=rounds,
         mode=options.mode,
         rows=n,
@@ -103,19 +104,12 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int, rounds: int
     )
 
 
-def _skipped(batch: Batch, options: Options) -> int:
-    """Inputs that have no vertex id to spare, where one is asked for."""
-    most = batch.distribution.layout.max_vertices
-    return sum(len(np.unique(edges[edges > 0])) == most for edges in batch.edges) * (options.replacement == "absent")
-
-
-def _written(circuits: Sequence[Circuit | None]) -> float:
+def _written(circuits: Sequence[Circuit]) -> float:
     """The seconds that their files take."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         for number, circuit in enumerate(circuits):
-            if circuit is not None:
-                circuit.save(Path(folder) / f"{number}.json")
+            circuit.save(Path(folder) / f"{number}.json")
     return time.perf_counter() - began
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
 
 ABOUT, SUMMARY, SKIPPED = "explain.json", "summary.json", "skipped.json"
+Kind = TypeVar("Kind")
 FORMAT, VERSION = "pathmerge circuits", 1
 
 
@@ -174,24 +175,33 @@ def _difference(name: str, there: Any, asked: Any) -> str:
 
 
 def weights_hash(model: Any) -> str:
-    """What identifies a model: its weights, or those of the modules and tensors that it holds; its class where it holds
-    none."""
-    weights = dict(_weights_of(model))
+    """What identifies a model: its weights, or those of the modules that it holds, or else its tensors (beside modules,
+    they may be notes that change); its class where it holds none."""
+    weights = {
+        f"{name}{inner}": value
+        for name, module in _held(model, torch.nn.Module)
+        for inner, value in module.state_dict().items()
+    } or dict(_held(model, torch.Tensor))
     if not weights:
         return type(model).__name__
     digest = hashlib.sha256()
     for name, value in weights.items():
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def _weights_of(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    if hasattr(model, "state_dict"):
-        yield from model.state_dict().items()
+def _held(
+    value: Any, kind: type[Kind], name: str = "", seen: frozenset[int] = frozenset()
+) -> Iterator[tuple[str, Kind]]:
+    """All of this kind that an object is or holds, in attributes, lists and dictionaries, by where it stands."""
+    if isinstance(value, kind):
+        yield name, value
         return
-    for name, value in getattr(model, "__dict__", {}).items():
-        if isinstance(value, torch.nn.Module):
-            yield from ((f"{name}.{inner}", weight) for inner, weight in value.state_dict().items())
-        elif isinstance(value, torch.Tensor):
-            yield name, value
+    if id(value) in seen or isinstance(value, torch.Tensor | np.ndarray | type):
+        return
+    parts = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+    if isinstance(value, list | tuple):
+        parts = dict(enumerate(value))
+    for part, inner in parts.items():
+        yield from _held(inner, kind, f"{name}{part}.", seen | {id(value)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median_high
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -88,7 +88,7 @@ def print_history(history: History) -> None:
     console.print(_table(tuple(rows[0]), rows))
     for layer in sorted({found.layer for found in history.appearances}):
         own = [found for found in history.appearances if found.layer == layer]
-        first, good = (median_high([getattr(found, name) for found in own]) for name in ("appears", "for_good"))
+        first, good = (median_low([getattr(found, name) for found in own]) for name in ("appears", "for_good"))
         console.print(
             f"layer {layer + 1}: half of its {len(own)} operations appear by {first:,} examples and are there for good "
             f"by {good:,}"

@@ -18,7 +18,7 @@ def summarise(
     """Shares over all circuits; `maximal`, `sufficiency`, ... at the top are those of the lenient reading.
 
     `explained` is the strict share: SPEC's definition. The circuit whose trust is reported is the lenient one, because
-    the strict circuit of a trained model hardly ever reaches the last row (docs/circuits.md).
+    the strict circuit of a trained model often does not reach the last row (docs/circuits.md).
     """
     lenient = _reading(circuits, lambda circuit: circuit.lenient)
     strict = _reading(circuits, lambda circuit: circuit.strict)

@@ -90,16 +90,16 @@ def explain(
     announce_compilation(subject.problem)
     inputs = Inputs(problems=problems, count=count, seed=subject.seed)
     total = sum(len(batch) for _, batch in inputs.batches)
-    asked = count * len(problems)
-    if total < asked:
-        print(f"note: {total} inputs instead of {asked}: fewer problems are held out at some difficulties")
     if not total:
         raise ValueError(f"input_size={subject.problem.input_size}: {NONE_HELD}")
+    if total < count * len(problems):
+        print(f"note: {total} inputs instead of {count * len(problems)}: too few problems are held out")
     rounds = 1
     if history and subject.run is not None:
-        from pathmerge.circuits.history import checkpoints_of
+        from pathmerge.circuits.history import check_inputs, checkpoints_of
 
         rounds = len(checkpoints_of(subject.run))
+        check_inputs(inputs, options)
     elif sweep:
         from pathmerge.circuits.sweep import settings
 

@@ -36,7 +36,7 @@ class Claim:
     decide: Callable[[Mapping[str, Sequence[Row]]], Found]
     remark: str = ""
     """What the rule does not see, or that it was replaced, when and why. A rule that turns out weak stays as it is for
-    runs there are; another one is for runs that come after it."""
+    the runs there are; another one is for runs that come after it (or the remark says that it is not)."""
 
 
 @dataclass(frozen=True, kw_only=True)

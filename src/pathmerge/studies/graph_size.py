@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SIZES = {"smoke": (17, 20), "laptop": (26, 32, 38, 44), "paper": tuple(range(32, 153, 6))}
 LAYERS = {"smoke": 2, "laptop": 5, "paper": 8}
 FEWER_SEEDS = {("laptop", 44): 2}
-"""Where there are fewer than the budget says: this size takes as long as the others together."""
+"""Where there are fewer than the budget says: this size takes longest."""
 
 
 class GraphSize(LearningStudy):
