@@ -194,7 +194,7 @@ def _load_moment(path: Path, checkpoint: Path | None) -> Explained:
         problem=config.problem,
         seed=config.held_out.seed,
         source={"source": str(path), "examples": examples},
-        run=path,
+        run=path if path.is_dir() else None,
     )
 
 
