@@ -37,7 +37,7 @@ def study(
 
     Args:
         name: Which one; `pathmerge study --list` tells.
-        scale: smoke: seconds, shows that all works; laptop: about an hour at most on two cores; paper: as published.
+        scale: smoke: seconds, shows that all works; laptop: about an hour on two cores; paper: as published.
         recipe: How its models are trained (paper, tuned, matched, efficient, dense); none: the scale's own.
         out: The folder of all results; runs that several studies need are trained once.
         list: List all studies with what they cost on this machine, and end.
