@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from pathmerge.kernels.compile import float_kernel
-from pathmerge.kernels.products import LANES, ROWS, multiply, multiply_onto
+from pathmerge.kernels.compile import float_kernel, helper
+from pathmerge.kernels.products import LANES, LONG, ROWS, SHORT, products
 from pathmerge.kernels.softmax import WIDE, exponential, weigh
 
 
-@float_kernel
-def _multiply(a, rows, depth, b, out, begin, onto) -> None:
-    if onto:
-        multiply_onto(a, rows, depth, b, out, begin)
-    else:
-        multiply(a, rows, depth, b, out, begin)
+def _multiplier(tiles: tuple[tuple[int, int], ...]) -> Any:
+    multiply, multiply_onto = products(tiles)
+
+    @helper
+    def both(a, rows, depth, b, out, begin, onto) -> None:
+        if onto:
+            multiply_onto(a, rows, depth, b, out, begin)
+        else:
+            multiply(a, rows, depth, b, out, begin)
+
+    return both
+
+
+# Tiles for other processors work on this one too, only slower.
+_MULTIPLY = {"short": _multiplier(SHORT), "long": _multiplier(LONG)}
 
 
 @float_kernel
@@ -29,9 +40,10 @@ def _weigh(scores, n) -> None:
     weigh(scores, n)
 
 
+@pytest.mark.parametrize("registers", _MULTIPLY)
 @pytest.mark.parametrize("rows", [1, 2, 4, 7, 28])
-@pytest.mark.parametrize(("depth", "columns"), [(1, 8), (5, 16), (27, 24), (64, 64), (72, 40)])
-def test_products_are_numpys(rows: int, depth: int, columns: int) -> None:
+@pytest.mark.parametrize(("depth", "columns"), [(1, 8), (5, 16), (27, 24), (64, 64), (72, 40), (9, 184)])
+def test_products_are_numpys(rows: int, depth: int, columns: int, registers: str) -> None:
     draw = np.random.default_rng(rows + depth)
     begin, size = 2, rows + -rows % ROWS
     a = draw.standard_normal((size, depth + 3), np.float32)
@@ -40,7 +52,7 @@ def test_products_are_numpys(rows: int, depth: int, columns: int) -> None:
     wanted = a[:rows, :depth].astype(float) @ b[:depth].astype(float)
     for onto in (False, True):
         out = before.copy()
-        _multiply(a, rows, depth, b, out, begin, onto)
+        _MULTIPLY[registers](a, rows, depth, b, out, begin, onto)
         found = out[begin : begin + rows] - (before[begin : begin + rows] if onto else 0)
         # float32: sums of up to 72 terms of about 1.
         np.testing.assert_allclose(found, wanted, atol=2e-5)
@@ -53,9 +65,19 @@ def test_products_go_into_rows_that_lie_apart() -> None:
     draw = np.random.default_rng(1)
     a, b = draw.standard_normal((ROWS, 9), np.float32), draw.standard_normal((9, LANES), np.float32)
     out = np.zeros((ROWS, 3, LANES), np.float32)
-    _multiply(a, ROWS, 9, b, out[:, 1], 0, False)
+    _MULTIPLY["short"](a, ROWS, 9, b, out[:, 1], 0, False)
     np.testing.assert_allclose(out[:, 1], a @ b, atol=1e-5)
     assert not out[:, [0, 2]].any()
+
+
+@pytest.mark.parametrize("columns", range(LANES, 26 * LANES, LANES))
+def test_products_are_the_same_whatever_the_registers(columns: int) -> None:
+    draw = np.random.default_rng(columns)
+    a, b = draw.standard_normal((8, 63), np.float32), draw.standard_normal((63, columns), np.float32)
+    out = np.zeros((2, 8, columns), np.float32)
+    for at, multiply in enumerate(_MULTIPLY.values()):
+        multiply(a, 8, 63, b, out[at], 0, False)
+    np.testing.assert_array_equal(out[0], out[1])
 
 
 def test_exponentials_are_right_to_a_few_units_in_the_last_place() -> None:

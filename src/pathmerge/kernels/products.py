@@ -1,16 +1,17 @@
 """Products of small matrices inside a kernel: a pass of some thirty rows stays in the cache from one step to the next,
 which it cannot where each step is a library's product over thousands of rows.
 
-A tile of ROWS rows and one or two vector registers of columns is summed in registers, written in LLVM's own language:
-of loops in Python LLVM makes code that stores every partial sum. Rows are multiplied by fours, so matrices have room
-for up to three rows more than count, which hold anything; columns are a multiple of eight.
+A tile of ROWS rows and some vector registers of columns is summed in registers, written in LLVM's own language: of
+loops in Python LLVM makes code that stores every partial sum. Rows are multiplied by fours, so matrices have room for
+up to three rows more than count, which hold anything; columns are a multiple of eight. Each number is summed in the
+same order whatever the tile, so the result does not depend on the processor's registers.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import types
 from numba.extending import intrinsic
 
@@ -18,16 +19,22 @@ from pathmerge.kernels.compile import helper
 
 ROWS = 4
 LANES = 8
-"""The numbers in a vector register."""
+"""Columns come in multiples of it: the numbers in the vector register that every processor of today has."""
+
+# The tiles that columns are cut into, the largest first: numbers in a register, and registers side by side. Processors
+# with AVX-512 have 32 registers of 16 numbers; four side by side keep both of their multipliers busy even where every
+# load touches two lines of the cache.
+SHORT = ((LANES, 2), (LANES, 1))
+LONG = (*((2 * LANES, registers) for registers in (4, 3, 2, 1)), (LANES, 1))
 
 _NUMBER = ir.FloatType()
 _INTEGER = ir.IntType(64)
-_VECTOR = ir.VectorType(_NUMBER, LANES)
 _FUSED = ("contract",)
 
 
-def _tile(vectors: int, onto: bool) -> Any:
-    """out[c:c+ROWS, j:j+8·vectors] = a[i:i+ROWS, :depth] @ b[:depth, j:j+8·vectors], or the sum of both (`onto`)."""
+def _tile(lanes: int, vectors: int, onto: bool) -> Any:
+    """out[c:c+ROWS, j:j+w] = a[i:i+ROWS, :depth] @ b[:depth, j:j+w], or the sum of both (`onto`); w = lanes·vectors."""
+    vector = ir.VectorType(_NUMBER, lanes)
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kinds = dict(zip("abc", (signature.args[at] for at in (0, 2, 4)), strict=True))
@@ -50,23 +57,23 @@ def _tile(vectors: int, onto: bool) -> Any:
             found.align = 4
             return found
 
-        parts = [_INTEGER(4 * LANES * part) for part in range(vectors)]
+        parts = [_INTEGER(4 * lanes * part) for part in range(vectors)]
         lines = [address("a", builder.add(i, _INTEGER(row)), _INTEGER(0)) for row in range(ROWS)]
         targets = [
             [builder.add(address("c", builder.add(c, _INTEGER(row)), j), part) for part in parts] for row in range(ROWS)
         ]
-        zero = ir.Constant(_VECTOR, [0.0] * LANES)
-        begun = [[load(place, _VECTOR) if onto else zero for place in row] for row in targets]
+        zero = ir.Constant(vector, [0.0] * lanes)
+        begun = [[load(place, vector) if onto else zero for place in row] for row in targets]
         before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
         builder.branch(loop)
         builder.position_at_end(loop)
         k = builder.phi(_INTEGER)
         k.add_incoming(_INTEGER(0), before)
-        sums = [[builder.phi(_VECTOR) for _ in parts] for _ in range(ROWS)]
+        sums = [[builder.phi(vector) for _ in parts] for _ in range(ROWS)]
         place = address("b", k, j)
-        columns = [load(builder.add(place, part), _VECTOR) for part in parts]
-        nowhere = ir.Constant(_VECTOR, ir.Undefined)
-        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        columns = [load(builder.add(place, part), vector) for part in parts]
+        nowhere = ir.Constant(vector, ir.Undefined)
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
         for line, row, start in zip(lines, sums, begun, strict=True):
             number = load(builder.add(line, builder.mul(k, _INTEGER(4))), _NUMBER)
             single = builder.insert_element(nowhere, number, ir.IntType(32)(0))
@@ -82,7 +89,7 @@ def _tile(vectors: int, onto: bool) -> Any:
         builder.position_at_end(after)
         for row, places in zip(sums, targets, strict=True):
             for total, where in zip(row, places, strict=True):
-                builder.store(total, pointer(where, _VECTOR)).align = 4
+                builder.store(total, pointer(where, vector)).align = 4
         return context.get_dummy_value()
 
     def typed(_typing: Any, a: Any, i: Any, b: Any, j: Any, out: Any, c: Any, depth: Any) -> Any:
@@ -91,32 +98,39 @@ def _tile(vectors: int, onto: bool) -> Any:
     return intrinsic(typed)
 
 
-_wide, _narrow = _tile(2, False), _tile(1, False)
-_wide_onto, _narrow_onto = _tile(2, True), _tile(1, True)
+def _product(tiles: tuple[tuple[int, int], ...], onto: bool) -> Any:
+    """A product from column j on, cut into tiles: as many of the first as fit, and so on."""
+    if not tiles:
+        return helper(lambda a, rows, depth, b, out, begin, j: None)
+    tile, width = _tile(*tiles[0], onto), tiles[0][0] * tiles[0][1]
+    smaller = _product(tiles[1:], onto)
+
+    @helper
+    def product(a, rows, depth, b, out, begin, j):
+        while j + width <= b.shape[1]:
+            for i in range(0, rows, ROWS):
+                tile(a, i, b, j, out, begin + i, depth)
+            j += width
+        smaller(a, rows, depth, b, out, begin, j)
+
+    return product
 
 
-@helper
-def multiply(a, rows, depth, b, out, begin):
-    """out[begin : begin + rows] = a[:rows, :depth] @ b[:depth]; float32, depth at least 1, numbers of a row side by
-    side."""
-    j = 0
-    while j + 2 * LANES <= b.shape[1]:
-        for i in range(0, rows, ROWS):
-            _wide(a, i, b, j, out, begin + i, depth)
-        j += 2 * LANES
-    if j < b.shape[1]:
-        for i in range(0, rows, ROWS):
-            _narrow(a, i, b, j, out, begin + i, depth)
+def products(tiles: tuple[tuple[int, int], ...]) -> tuple[Any, Any]:
+    """`multiply` and `multiply_onto` with these tiles."""
+    plain, adding = _product(tiles, False), _product(tiles, True)
+
+    @helper
+    def multiply(a, rows, depth, b, out, begin):
+        plain(a, rows, depth, b, out, begin, 0)
+
+    @helper
+    def multiply_onto(a, rows, depth, b, out, begin):
+        adding(a, rows, depth, b, out, begin, 0)
+
+    return multiply, multiply_onto
 
 
-@helper
-def multiply_onto(a, rows, depth, b, out, begin):
-    """The same, added to what is there."""
-    j = 0
-    while j + 2 * LANES <= b.shape[1]:
-        for i in range(0, rows, ROWS):
-            _wide_onto(a, i, b, j, out, begin + i, depth)
-        j += 2 * LANES
-    if j < b.shape[1]:
-        for i in range(0, rows, ROWS):
-            _narrow_onto(a, i, b, j, out, begin + i, depth)
+multiply, multiply_onto = products(LONG if binding.get_host_cpu_features().get("avx512f") else SHORT)
+"""out[begin : begin + rows] = a[:rows, :depth] @ b[:depth], and the same added to what is there; float32, depth at
+least 1, numbers of a row side by side."""
