@@ -13,9 +13,9 @@ def announce_compilation(distribution: Distribution) -> None:
     from pathmerge.kernels.compile import is_compiled
 
     words = (distribution.layout.max_vertices + 63) // 64
-    if not is_compiled(words):
+    if not is_compiled(distribution.task, words):
         sizes = ("up to 199", "200 to 391", "from 392 on")[words - 1]
-        line = f"compiling the generators for input sizes {sizes}, once for this machine: about half a minute"
+        line = f"compiling the generators for input sizes {sizes}, once for this machine: a quarter of a minute"
         print(line, file=sys.stderr, flush=True)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba.core import config, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 
 def _cache_directory() -> str:
@@ -45,16 +45,17 @@ def _cache_directory() -> str:
 CACHE_DIRECTORY = _cache_directory()
 
 
-def is_compiled(words: int) -> bool:
-    """Whether the generators for bit sets of so many words were compiled before; if not, that takes half a minute."""
-    return Path(CACHE_DIRECTORY, f"{words}-words").exists()
+def is_compiled(task: str, words: int) -> bool:
+    """Whether a task's generators for bit sets of so many words were compiled before; if not, that takes a quarter of a
+    minute."""
+    return Path(CACHE_DIRECTORY, f"{task}-{words}-words").exists()
 
 
 @cache
-def mark_compiled(words: int) -> None:
+def mark_compiled(task: str, words: int) -> None:
     """Remember it for the next process; a cache that cannot be written to is only slower."""
     with contextlib.suppress(OSError):
-        Path(CACHE_DIRECTORY, f"{words}-words").touch()
+        Path(CACHE_DIRECTORY, f"{task}-{words}-words").touch()
 
 
 _REORDERED = {"reassoc", "contract", "nsz"}
@@ -95,6 +96,12 @@ def inline(function: Callable[..., Any]) -> Any:
 def float_inline(function: Callable[..., Any]) -> Any:
     """The same with sums that may be reordered, for use in a `float_kernel`: its own permission does not reach here."""
     return numba.njit(forceinline=True, fastmath=_REORDERED, **_OPTIONS)(function)
+
+
+def chosen_by_type(function: Callable[..., Any]) -> Any:
+    """A decorator: the function below it chooses, from the types of the arguments, what is compiled in place of this
+    one; the others are not compiled at all."""
+    return overload(function, jit_options=_OPTIONS)  # pyright: ignore[reportArgumentType]
 
 
 def _bit_operation(build: Callable[[Any, Any], Any]) -> Any:

@@ -1,6 +1,8 @@
-"""The driver: example i of a key, for a range of i, into preallocated rows. One compiled function for all tasks.
+"""The driver: example i of a key, for a range of i, into preallocated rows.
 
 Choices a reader could not guess:
+- The task is a type (a tuple's length, like the number of words of a bit set), so that what one task needs is compiled
+  without the others: who trains on search problems does not wait for selection-inference.
 - The requested difficulty is one of `cells`, drawn from a slot of the key of its own, so that neither a rejection nor
   a held-out hit changes it.
 - A held-out hit is redrawn in place with the next attempt. So example i depends on the key and the held-out set only.
@@ -11,13 +13,15 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from pathmerge.kernels.compile import helper, inline, kernel
+from pathmerge.kernels.compile import chosen_by_type, helper, inline, kernel
 from pathmerge.kernels.dfs import propose_balanced_trace, propose_naive_trace, turning_point, write_trace
 from pathmerge.kernels.graph import COREACH, POOL, first_step_of_random_path, lookahead, pick, pop, size
 from pathmerge.kernels.random import DIFFICULTY_ATTEMPT, MAX_ATTEMPTS, below, set_index, set_stream
-from pathmerge.kernels.search import REJECTED, propose_balanced, propose_naive, propose_star
+from pathmerge.kernels.search import propose_balanced, propose_naive, propose_star
 from pathmerge.kernels.selection_inference import answers, propose_selection_inference, write_visited
 from pathmerge.kernels.workspace import (
     BALANCED,
@@ -26,8 +30,6 @@ from pathmerge.kernels.workspace import (
     INFERENCE,
     LABEL_PATH,
     NAIVE,
-    SELECTION_INFERENCE,
-    STAR,
 )
 
 _A = np.uint64(0xBF58476D1CE4E5B9)
@@ -113,15 +115,102 @@ def _write(work, ask, n, edges, start, goal, tokens):
 
 
 @helper
-def _identity(work, ask, edge_sum, task, start, goal, tokens):
-    """The hash of the example just written; never 0."""
-    h = mix(edge_sum ^ np.uint64(task + 1))
+def _identity(work, ask, edge_sum, step, start, goal, tokens):
+    """The hash of the example just written; never 0. `step`: of selection-inference, selection or inference."""
+    number = len(ask.task) - 1
+    if number == 2 and step == INFERENCE:
+        number = 3
+    h = mix(edge_sum ^ np.uint64(number + 1))
     h = mix(h ^ ((np.uint64(work.ids[start]) << _S9) | np.uint64(work.ids[goal])))
-    if task > 0:
+    if number > 0:
         for i in range(ask.region):
             if work.region[i] != 0:
                 h = mix(h ^ np.uint64(tokens[ask.input_size - ask.region + i]))
     return max(h, np.uint64(1))
+
+
+@helper
+def _search(work, ask, wish, difficulty):
+    """An attempt at a search problem: its graph, the difficulty and, as the set POOL, the answers.
+
+    Returns vertices (0: rejected), edges, start, goal, the current vertex (-1: start) and the label (-1: any answer).
+    """
+    sets, words = work.sets, ask.words
+    if ask.kind == NAIVE:
+        proposal = propose_naive(work, 3, ask.most, min(ask.edges, ask.most), words)
+    elif ask.kind == BALANCED:
+        proposal = propose_balanced(work, ask.most, wish[0], ask.option, words)
+    else:
+        proposal = propose_star(work, wish[1], wish[0], words)
+    n, edges, start, goal = proposal
+    chosen = -1
+    if n > 0:
+        difficulty[0] = lookahead(work.out, sets, start, goal, words) if ask.kind == NAIVE else wish[0]
+        difficulty[1] = wish[1]
+        difficulty[2] = 0
+        work.region[0] = 0
+        work.region[1] = start + 1
+        _useful(work, start, words)
+        if ask.label == LABEL_PATH and size(sets, POOL, words) > 1:
+            chosen = first_step_of_random_path(
+                work.rng, work.out, work.into, sets, work.counts, work.pending, work.stack, start, goal, words
+            )
+            _useful(work, start, words)
+    return n, edges, start, goal, -1, chosen
+
+
+@inline
+def _useful(work, start, words):
+    for w in range(len(words)):
+        work.sets[POOL, w] = work.out[start, w] & work.sets[COREACH, w]
+
+
+@helper
+def _trace(work, ask, wish, difficulty):
+    """The same for depth-first search."""
+    words = ask.words
+    if ask.kind == DFS_NAIVE:
+        proposal, length = propose_naive_trace(work, ask.vertices, ask.edges, words)
+    else:
+        proposal, length = propose_balanced_trace(work, ask.vertices, ask.edges, wish[0], ask.option, words)
+    n, edges, start, goal = proposal
+    current = -1
+    if n > 0:
+        back = turning_point(work, length, words)
+        if back < 0 or (ask.kind == DFS_BALANCED and back != wish[0]):
+            n = 0
+        else:
+            difficulty[0] = back
+            difficulty[1] = 0
+            difficulty[2] = 0
+            current = work.visited[length - 1]
+            write_trace(work, length, ask.edges, ask.padding)
+    return n, edges, start, goal, current, -1
+
+
+@helper
+def _step(work, ask, wish, difficulty):
+    """The same for selection-inference."""
+    proposal, length, current = propose_selection_inference(
+        work, ask.input_size, ask.edges, wish[0], wish[1], ask.words
+    )
+    n, edges, start, goal = proposal
+    if n > 0:
+        for i in range(3):
+            difficulty[i] = wish[i]
+        answers(work, n, current, wish[2], ask.words)
+        write_visited(work, length, current, ask.region, wish[2])
+    return n, edges, start, goal, current, -1
+
+
+def _attempt(task, work, ask, wish, difficulty) -> Any:
+    """`_search`, `_trace` or `_step`, whichever the type of the task says."""
+
+
+@chosen_by_type(_attempt)
+def _chosen(task, work, ask, wish, difficulty):
+    attempt = (_search, _trace, _step)[len(task) - 1]
+    return lambda task, work, ask, wish, difficulty: attempt(work, ask, wish, difficulty)
 
 
 @kernel
@@ -132,7 +221,6 @@ def fill(work, ask, cells, seed, split, stream, first, held, out):
     """
     tokens, label, found, difficulty, ends, identity, attempts, redraws = out
     rng, sets = work.rng, work.sets
-    words = ask.words
     set_stream(rng, seed, split, stream)
     for row in range(tokens.shape[0]):
         index = np.uint64(first) + np.uint64(row)
@@ -140,72 +228,17 @@ def fill(work, ask, cells, seed, split, stream, first, held, out):
         if cells.shape[0] > 1:
             set_index(rng, index, DIFFICULTY_ATTEMPT)
             cell = below(rng, cells.shape[0])
-        first_wish, second_wish, third_wish = cells[cell, 0], cells[cell, 1], cells[cell, 2]
         redraws[row] = 0
         done = False
         for attempt in range(MAX_ATTEMPTS):
             set_index(rng, index, attempt)
-            proposal = REJECTED
-            length = 0
-            current = -1
-            task = 0
-            if ask.kind == NAIVE:
-                proposal = propose_naive(work, 3, ask.most, min(ask.edges, ask.most), words)
-            elif ask.kind == BALANCED:
-                proposal = propose_balanced(work, ask.most, first_wish, ask.option, words)
-            elif ask.kind == STAR:
-                proposal = propose_star(work, second_wish, first_wish, words)
-            elif ask.kind == DFS_NAIVE:
-                proposal, length = propose_naive_trace(work, ask.vertices, ask.edges, words)
-                task = 1
-            elif ask.kind == DFS_BALANCED:
-                proposal, length = propose_balanced_trace(work, ask.vertices, ask.edges, first_wish, ask.option, words)
-                task = 1
-            elif ask.kind == SELECTION_INFERENCE:
-                proposal, length, current = propose_selection_inference(
-                    work, ask.input_size, ask.edges, first_wish, second_wish, words
-                )
-                task = 3 if third_wish == INFERENCE else 2
-            n, edges, start, goal = proposal
+            n, edges, start, goal, current, chosen = _attempt(ask.task, work, ask, cells[cell], difficulty[row])
             if n == 0:
                 continue
-
-            # The difficulty, and the answers as the set POOL.
-            chosen = -1
-            if task == 0:
-                difficulty[row, 0] = lookahead(work.out, sets, start, goal, words) if ask.kind == NAIVE else first_wish
-                difficulty[row, 1] = second_wish
-                difficulty[row, 2] = 0
-                work.region[0] = 0
-                work.region[1] = start + 1
-                for w in range(len(words)):
-                    sets[POOL, w] = work.out[start, w] & sets[COREACH, w]
-                if ask.label == LABEL_PATH and size(sets, POOL, words) > 1:
-                    chosen = first_step_of_random_path(
-                        rng, work.out, work.into, sets, work.counts, work.pending, work.stack, start, goal, words
-                    )
-                    for w in range(len(words)):
-                        sets[POOL, w] = work.out[start, w] & sets[COREACH, w]
-            elif task == 1:
-                back = turning_point(work, length, words)
-                if back < 0 or (ask.kind == DFS_BALANCED and back != first_wish):
-                    continue
-                difficulty[row, 0] = back
-                difficulty[row, 1] = 0
-                difficulty[row, 2] = 0
-                current = work.visited[length - 1]
-                write_trace(work, length, ask.edges, ask.padding)
-            else:
-                difficulty[row, 0] = first_wish
-                difficulty[row, 1] = second_wish
-                difficulty[row, 2] = third_wish
-                answers(work, n, current, third_wish, words)
-                write_visited(work, length, current, ask.region, third_wish)
             if chosen < 0:
-                chosen = pick(rng, sets, POOL, words)
-
+                chosen = pick(rng, sets, POOL, ask.words)
             edge_sum = _write(work, ask, n, edges, start, goal, tokens[row])
-            identity[row] = _identity(work, ask, edge_sum, task, start, goal, tokens[row])
+            identity[row] = _identity(work, ask, edge_sum, cells[cell, 2], start, goal, tokens[row])
             if contains(held, identity[row]):
                 redraws[row] += 1
                 continue
@@ -216,7 +249,7 @@ def fill(work, ask, cells, seed, split, stream, first, held, out):
             for i in range(found.shape[1]):
                 found[row, i] = False
             while True:
-                v = pop(sets, POOL, words)
+                v = pop(sets, POOL, ask.words)
                 if v < 0:
                     break
                 found[row, work.ids[v]] = True

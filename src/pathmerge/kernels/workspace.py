@@ -13,6 +13,7 @@ from pathmerge.kernels.random import STATE_WORDS
 class Parameters(NamedTuple):
     """What is asked for; plain integers, because kernels know no strings."""
 
+    task: tuple[int, ...]  # one entry for search, two for depth-first search, three for selection-inference
     kind: int
     input_size: int
     vertices: int  # the largest vertex id, V

@@ -16,6 +16,7 @@ from pathmerge.kernels.compile import mark_compiled
 from pathmerge.kernels.fill import fill
 from pathmerge.kernels.random import MAX_ATTEMPTS
 from pathmerge.kernels.workspace import Parameters, Workspace, make_workspace
+from pathmerge.layout import TASKS
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
 from pathmerge.problems.python_distribution import PythonDistribution
@@ -43,6 +44,7 @@ def _request(distribution: Distribution) -> tuple[Parameters, np.ndarray]:
     layout = distribution.layout
     given = {"most": layout.max_vertices, "option": 0, "padding": 0, "label": 0, **distribution.parameters()}
     ask = Parameters(
+        task=(0,) * (TASKS.index(distribution.task) + 1),
         input_size=layout.input_size,
         vertices=layout.max_vertices,
         edges=layout.max_edges,
@@ -79,7 +81,7 @@ def _fill_chunk(
             held,
             rows,
         )
-        mark_compiled(len(ask.words))
+        mark_compiled(distribution.task, len(ask.words))
         if failed >= 0:
             raise DrawError(
                 f"{distribution.describe()}: example {first + begin + failed} of {key} was not found "

@@ -35,7 +35,7 @@ MEASURED_SIZES = (32, 96)
 START = 8.0
 """Smoke studies, which train for a moment, took 6 to 11 seconds a task on the machine this was written on."""
 LARGEST_DRAWN = 199
-"""Larger problems have kernels of their own, which take half a minute to compile; their tokens are extrapolated."""
+"""Larger problems have kernels of their own, which take some time to compile; their tokens are extrapolated."""
 
 
 @dataclass(frozen=True, kw_only=True)
