@@ -48,11 +48,16 @@ def write_heat_map(
 
 
 def heat_map(
-    tables: Mapping[str, Table], *, trained: Mapping[str, Collection[str]] | None = None, title: str = ""
+    tables: Mapping[str, Table],
+    *,
+    trained: Mapping[str, Collection[str]] | None = None,
+    title: str = "",
+    above: float = 0.0,
 ) -> Figure:
     """The accuracies of several models, by name, above those of the baselines.
 
-    `trained` says for some of the models what they were trained on (see `trained_on`).
+    `trained` says for some of the models what they were trained on (see `trained_on`). `above`: inches left free at the
+    top, for a title of the caller's.
     """
     for name in trained or {}:
         check_choice("trained", name, tuple(tables))
@@ -65,8 +70,8 @@ def heat_map(
     two = {name: any(len(row.parameters) == 2 for row in rows if row.distribution == name) for name in distributions}
     sheet = Sheet()
     if title:
-        sheet.text(EDGE, EDGE + 0.08, title, 11, ha="left", weight="bold")
-    top = EDGE + (0.35 if title else 0.0)
+        sheet.text(EDGE, EDGE + above + 0.08, title, 11, ha="left", weight="bold")
+    top = EDGE + above + (0.35 if title else 0.0)
     if all(two.values()):
         _draw_grids(sheet, judges, distributions, top)
     else:

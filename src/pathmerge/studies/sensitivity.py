@@ -74,8 +74,8 @@ class Sensitivity(Study):
         budget, size = BUDGETS[setting.scale], SIZE[setting.scale]
         return (
             f"N={size}, trained on {' / '.join(problems(setting.scale))}, {budget.seeds} seed(s), at most "
-            f"{budget.examples:,} examples each, {budget.test:,} test problems per cell; the paper: N=128, 6 layers, "
-            "883M examples, 1,000 per cell"
+            f"{budget.examples:,} examples each, {budget.test:,} test problems per cell; the paper: N=128, 6 "
+            "layers, 883M examples, 1,000 per cell"
         )
 
     def tasks(self, setting: Setting) -> list[Task]:
@@ -127,7 +127,7 @@ class Sensitivity(Study):
         names = distinct(rows, "trained_on")
         tables = {f"trained on {name}": table(where(rows, trained_on=name, seed=1)) for name in names}
         trained = {f"trained on {name}": trained_on(known[name]) for name in names}
-        return heat_map(tables, trained=trained, title=f"N={SIZE[setting.scale]}, recipe {setting.recipe}")
+        return heat_map(tables, trained=trained, above=0.3)
 
 
 def _judged(row: Row) -> Judged:

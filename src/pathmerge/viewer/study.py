@@ -33,7 +33,8 @@ def study_page(folder: Folder, rows: Sequence[Row]) -> str:
     good = [row for row in rows if row.get("error") is None]
     ours = type(study).__module__.startswith("pathmerge.")
     page = Page(title=study.question, kind=f"Study {study.name}, {study.figure}" + (" of the paper" if ours else ""))
-    page.lead = study.says(setting) + ("" if study.says(setting).endswith(".") else ".")
+    says = study.says(setting).replace("`", "").removesuffix(".")
+    page.lead = f"{says[:1].upper()}{says[1:]}."
     done = sum(folder.file_of(task.name).exists() for task in tasks) - len(failed)
     page.add(
         "What was run",
