@@ -378,6 +378,16 @@ def test_a_cell_that_other_cells_hold_out_almost_whole_is_named_and_not_guarded(
     assert guard_for([pm.Balanced(input_size=32)], held) == (held, []), "nothing to free: the same set"
 
 
+def test_a_difficulty_with_few_problems_is_named_when_training_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Five vertices in two chains of two: 120 problems, of which 5% are held out."""
+    pm.train(tiny(examples=32), tmp_path)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "by heart" in line]
+    assert "lookahead=2" in line
+    assert "6 of 50 examples held out (6 of at least 120 distinct problems" in line
+
+
 # Steps.
 
 

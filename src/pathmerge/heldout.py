@@ -53,6 +53,11 @@ class HeldOutCell:
     def distribution(self) -> Distribution:
         return self.batch.distribution
 
+    @property
+    def scarce(self) -> bool:
+        """Whether it has too few problems to hold out as many as were asked for: training repeats the others."""
+        return len(self.batch) < self.requested
+
     def describe(self) -> str:
         size = f"{self.problems:,}" if self.exact else f"at least {self.problems:,}"
         return (

@@ -130,12 +130,15 @@ class Trainer:
         test = hold_out_test(config.problem, held.test, held.seed)
         validation = hold_out_validation(config.problem, held.validation, held.seed, besides=test)
         self.validation: tuple[HeldOutCell, ...] = validation.cells
+        by_heart = "; training repeats the others and may learn them by heart"
+        self.notes = [cell.describe() + by_heart for cell in self.validation if cell.scarce]
         held_back = test + validation
         self.watched: tuple[HeldOutCell, ...] = ()
         if held.watch is not None:
             watched = hold_out_naive(config.problem, held.validation, held.seed, besides=held_back)
             self.watched, held_back = watched.cells, held_back + watched
-        guard, self.unguarded = guard_for(config.curriculum.sources(config.problem), held_back)
+        guard, unguarded = guard_for(config.curriculum.sources(config.problem), held_back)
+        self.notes += unguarded
         self.feed = Feed(
             config.problem,
             config.curriculum,
@@ -176,8 +179,8 @@ class Trainer:
                     others = open_sinks(sinks, self.directory, name, self.config.to_dict())
                     stack.callback(others.close)
             self._targets = [target for target in (metrics, progress, others) if target is not None]
-            for cell in self.unguarded:
-                progress.note(cell)
+            for note in self.notes:
+                progress.note(note)
             if self.checkpoint is not None:
                 progress.note(f"resumed at {self.examples:,} examples")
             wish = stack.enter_context(wishes_to_stop())
