@@ -135,7 +135,7 @@ CLAIMS: tuple[Claim, ...] = (
         rule="as C7, for rotary decoders",
         decide=lambda rows: rules.size_hurts(rows["rotary-size"]),
         remark="as for C7, replaced before the graphs of 5 vertices were trained on; these turn out to be no size to "
-        "compare with: of lookahead 2 there are 120 problems, of which the decoders learn the hundred they see by heart; "
+        "compare with: there are 120 problems of lookahead 2, and the decoders learn the hundred they see by heart; "
         "seeds 3 and 4 of that size came later; figure 12 (rotary-model) has no rule",
     ),
     Claim(
