@@ -148,7 +148,9 @@ def efficient(input_size: int, seed: int = 0) -> RunConfig:
 def dense(input_size: int, seed: int = 0) -> RunConfig:
     """T3: `efficient`, and while the rate is at its peak each edge also says whether it leads to the goal.
 
-    `pathmerge train --recipe dense --input-size N`. Its evidence is still to come (docs/recipes.md).
+    N=128, 41 vertices (`pathmerge train --recipe dense --input-size 128 --seed S`): 0.995 at each lookahead after
+    300,032 examples with seeds 1 and 3 (3.1e13 FLOP); seed 2 has 0.998 on all and 0.992 at lookahead 20 when the rate
+    is gone, after 378,240: one of three failed.
     """
     base = efficient(input_size, seed)
     model, training = replace(base.model, reach=True), replace(base.training, reach=0.5)
