@@ -227,7 +227,7 @@ def test_the_report_of_a_study(results: Results):
     found = read(results.study / "report.html")
     for words in (
         "Study tiny, Figure 0",
-        "three small tasks.",
+        "Three small tasks.",
         "2 of 3 done, 1 failed",
         "Smoke scale shows",
         "The first 200 of 251 rows; all of them are in table.csv",
