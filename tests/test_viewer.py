@@ -389,6 +389,28 @@ def test_problems_of_every_kind_are_shown_with_answers(problem: pm.Distribution)
     assert Reader(example_problems([problem])).elements.count("figure") in (1, MOST_DRAWN)
 
 
+def test_problems_told_in_sentences_can_be_read():
+    """Each sentence stands beside the vertices it is about, the same atom always beside the same vertex."""
+    problem = pm.Language(input_size=32, lookahead=3)
+    page = example_problems([problem])
+    texts = [html.unescape(text) for text in re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)]
+    assert len(texts) == MOST_DRAWN
+    for i, text in enumerate(texts):
+        batch = problem.symbolic.sample(1, seed=1, first=i)
+        *edges, (start, _, goal, *query), (label, *answer) = (line.split() for line in text.splitlines())
+        pairs = [tuple(map(int, edge)) for edge in batch.edges[0].tolist() if edge[0]]
+        assert [(int(source), int(target)) for source, _, target, *_ in edges] == pairs
+        assert (int(start), int(goal), int(label)) == (batch.start[0], batch.goal[0], batch.label[0])
+        atoms = {(label, *answer)}
+        for (source, _, target, *words), (opening, joint) in [
+            *((edge, ("If", "then")) for edge in edges),
+            ((start, "…", goal, *query), ("Given", "prove")),
+        ]:
+            assert [words[0], *words[5:7], words[11:]] == [opening, ",", joint, ["."]]
+            atoms |= {(source, *words[1:5]), (target, *words[7:11])}
+        assert len(atoms) == len({vertex for vertex, *_ in atoms}) == len({tuple(atom) for _, *atom in atoms})
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

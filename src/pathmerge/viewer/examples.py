@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pathmerge.encodings import sentences
+from pathmerge.encodings.language import BLANK
 from pathmerge.encodings.sentences import LanguageBatch
 from pathmerge.heldout import hold_out
 from pathmerge.pictures import draw_problems
@@ -18,7 +19,7 @@ from pathmerge.problems.problem import Problem
 from pathmerge.show import problem_at, title
 from pathmerge.training.config import Holding
 from pathmerge.viewer.figure import drawn
-from pathmerge.viewer.markup import Html, element, join, paragraph
+from pathmerge.viewer.markup import Html, block, element, fold, join, paragraph
 from pathmerge.viewer.table import table
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ def example_problems(distributions: Sequence[Distribution]) -> Html:
     numbers = range(MOST_DRAWN) if len(cells) == 1 else [0] * len(cells)
     cells = cells * MOST_DRAWN if len(cells) == 1 else cells
     batches = [cell.sample(1, seed=SEED, first=i, threads=1) for cell, i in zip(cells, numbers, strict=True)]
-    shown = [_Example(problem_at(batch, 0), int(batch.label[0]), _heading(batch, 0)) for batch in batches]
+    shown = [_Example.of(batch, 0, _heading(batch, 0)) for batch in batches]
     said = f"Problems of {', '.join(distribution.describe() for distribution in chosen)}."
-    return _drawn(shown, "Example problems drawn as graphs", said)
+    return join(_drawn(shown, "Example problems drawn as graphs", said), _told(shown))
 
 
 def answered_problems(model: Transformer, problem: Distribution, held_out: Holding) -> Html:
@@ -66,8 +67,7 @@ def answered_problems(model: Transformer, problem: Distribution, held_out: Holdi
             right = correct(batch, written)
             for row in dict.fromkeys([0, *np.flatnonzero(~right)[:1].tolist()]):
                 words = f"{len(shown) + 1}. {_heading(batch, row)} – {'right' if right[row] else 'WRONG'}"
-                answer = _vertex(batch, row, written[row])
-                shown.append(_Example(problem_at(batch, row), int(batch.label[row]), words, answer))
+                shown.append(_Example.of(batch, row, words, _vertex(batch, row, written[row])))
                 rows.append(_line(batch, row, written[row], bool(right[row]), f"{int(right.sum())} of {len(batch)}"))
     if not shown:
         return Html("")
@@ -77,7 +77,8 @@ def answered_problems(model: Transformer, problem: Distribution, held_out: Holdi
     )
     numbered = [{"": i, **row} for i, row in enumerate(rows, 1)]
     said = "The word “model” stands under the vertex that the model chose."
-    return join(paragraph(note, class_="note"), _drawn(shown, "Test problems with answers", said), table(numbered))
+    graphs = _drawn(shown, "Test problems with answers", said)
+    return join(paragraph(note, class_="note"), graphs, _told(shown), table(numbered))
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,13 @@ class _Example:
     label: int
     title: str
     prediction: int | None = None
+    told: str | None = None
+    """The text, where the problem is told in sentences: what the model reads."""
+
+    @classmethod
+    def of(cls, batch: Batch, row: int, title: str, prediction: int | None = None) -> _Example:
+        told = _sentences(batch, row) if isinstance(batch, LanguageBatch) else None
+        return cls(problem_at(batch, row), int(batch.label[row]), title, prediction, told)
 
 
 def _drawn(examples: Sequence[_Example], says: str, caption: str) -> Html:
@@ -102,6 +110,26 @@ def _drawn(examples: Sequence[_Example], says: str, caption: str) -> Html:
         return drawn(figure, says, caption)
     figures = [_drawn([example], says, "") for example in examples]
     return join(element("div", *figures, class_="row"), paragraph(caption, class_="note"))
+
+
+def _told(examples: Sequence[_Example]) -> Html:
+    """The sentences that were drawn as graphs; the first problem's can be read at once."""
+    told = [example for example in examples if example.told is not None]
+    return join(
+        paragraph("As the model reads them, each sentence beside the edge it tells:") if told else None,
+        *(fold(example.title, block(str(example.told)), open_=example is told[0]) for example in told),
+    )
+
+
+def _sentences(batch: LanguageBatch, row: int) -> str:
+    """A sentence a line, beside it the vertices it is about; last, the answer that training asks for."""
+    edges = batch.edges[row][batch.edges[row, :, 0] > 0]
+    about = [f"{source} → {target}" for source, target in edges.tolist()]
+    about += [f"{batch.start[row]} … {batch.goal[row]}", f"{batch.label[row]}"]
+    text = sentences.to_text(batch.tokens[row][batch.tokens[row] != BLANK])
+    lines = [*text.replace(" . ", " .\n").split("\n"), sentences.to_text(batch.label_tokens[row])]
+    wide = max(map(len, about))
+    return "\n".join(f"{vertices:>{wide}}   {line}" for vertices, line in zip(about, lines, strict=True))
 
 
 def spread(items: Sequence[Any], most: int) -> list[Any]:
