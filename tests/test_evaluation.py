@@ -37,6 +37,7 @@ from pathmerge.evaluation.accuracy import (
     name_cell,
     wilson,
 )
+from pathmerge.evaluation.curves import log_scale
 from pathmerge.evaluation.heatmap import heat_map, trained_on, write_heat_map
 from pathmerge.evaluation.heuristics import Judge, as_judge, heuristics_for
 from pathmerge.evaluation.report import baselines_path, print_report, read_table, write_table
@@ -516,3 +517,19 @@ def test_heat_maps_say_what_is_wrong(search: HeldOut):
         heat_map({"a": Table(rows=())})
     with pytest.raises(ValueError, match="trained='b': must be one of a"):
         heat_map({"a": evaluate_cells(perfect, search.cells[:1])}, trained={"b": set()})
+
+
+@pytest.mark.parametrize("values", [(0.9, 1.07), (0.4, 2.1), (0.06, 1.9), (0.0004, 16.0)])
+def test_losses_have_plain_numbers_beside_them(values: tuple[float, float]):
+    """Whatever the range: at least two numbers to read, at most nine, none of them as a power."""
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot([0, 1], values)
+    log_scale(axes)
+    FigureCanvasAgg(figure).draw()
+    low, high = axes.get_ylim()
+    shown = [float(label.get_text()) for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
+    assert 2 <= len(shown) <= 9
+    assert not any(label.get_text() for label in axes.get_yticklabels(minor=True))
+    places = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert shown == pytest.approx(places)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from pathmerge.disk import check_output
 from pathmerge.pictures import save
@@ -51,13 +53,24 @@ def curves(lines: Sequence[Mapping[str, Any]], *, title: str = "") -> Figure:
             below.plot([p["examples"] for p in points], [p["loss"] for p in points], color=colour, label=name, lw=1.2)
     if steps or checks:
         below.legend(fontsize=8, loc="upper right", frameon=False)
-        below.set_yscale("log")
+        log_scale(below)
     below.set(ylabel="loss", xlabel="training examples")
     below.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     _mark_stages(above, below, [line for line in lines if line["kind"] == "stage"])
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def log_scale(axes: Axes) -> None:
+    """A logarithmic axis of losses with plain numbers, as many as its range needs; once everything is drawn."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    span = high / low
+    steps = (1,) if span >= 300 else (1, 2, 5) if span >= 8 else (1, 2, 3, 5, 7) if span >= 3 else ()
+    axes.yaxis.set_major_locator(LogLocator(subs=steps) if steps else MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _checked(checks: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:

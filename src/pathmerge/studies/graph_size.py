@@ -67,6 +67,8 @@ class GraphSize(LearningStudy):
 
 def _draw_ends(panels: Sequence[Any], rows: Sequence[Row]) -> None:
     """Figure 6: the least test loss, and the share of seeds that converged, against the number of vertices."""
+    from pathmerge.evaluation.curves import log_scale
+
     sizes = distinct(rows, "vertices")
     loss, share = panels
     for size, colour in zip(sizes, colours(len(sizes)), strict=True):
@@ -78,7 +80,8 @@ def _draw_ends(panels: Sequence[Any], rows: Sequence[Row]) -> None:
         if ends:
             share.bar(size, len(good) / len(ends), width=1.4, color=colour)
             share.text(size, len(good) / len(ends) + 0.02, f"{len(good)}/{len(ends)}", ha="center", fontsize=7)
-    loss.set(yscale="log", xlabel="vertices", xticks=sizes)
+    log_scale(loss)
+    loss.set(xlabel="vertices", xticks=sizes)
     loss.set_ylabel("last loss on naive problems\n(filled: converged)", fontsize=8)
     share.set(xlabel="vertices", ylim=(0, 1.12), xticks=sizes)
     share.set_ylabel("share of seeds that converged", fontsize=8)

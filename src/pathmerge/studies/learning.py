@@ -122,6 +122,8 @@ class LearningStudy(Study):
         """Training loss, then each test loss, against examples or FLOPs."""
         from matplotlib.ticker import EngFormatter
 
+        from pathmerge.evaluation.curves import log_scale
+
         tested = {suffix: f"loss at {words}" for suffix, words in self.tested(setting.scale).items()}
         tests = {f"test_loss{suffix}": words for suffix, words in (tested or {"": "loss on naive problems"}).items()}
         columns = {"train_loss": "training loss", **tests}
@@ -136,7 +138,8 @@ class LearningStudy(Study):
                 for i, (x, y) in enumerate(curves):
                     label = self._label(rows, value) if i == 0 else None
                     panel.plot(x, y, color=colour, linewidth=1.4 if least else 0.9, label=label, marker=_mark(x))
-            panel.set(yscale="log", xlabel={"examples": "examples", "flops": "training FLOPs"}[axis])
+            log_scale(panel)
+            panel.set_xlabel({"examples": "examples", "flops": "training FLOPs"}[axis])
             panel.set_ylabel(words + (",\nleast of the seeds" if least else ""), fontsize=8)
             if axis == "flops":
                 panel.set_xscale("log")
