@@ -589,6 +589,37 @@ def test_the_initial_weights_of_a_shipped_model(tmp_path: Path, capsys: pytest.C
     assert "initial: 'balanced-33' is neither a run nor a name that `pathmerge models` lists" in error
 
 
+def test_the_blocks_can_be_applied_more_often(
+    run_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--loops`: the same weights at another depth, in files of their own."""
+    shutil.copytree(run_directory, tmp_path / "run")
+    before = {path.name for path in (tmp_path / "run").iterdir()}
+    code, said, _ = run(capsys, "evaluate", tmp_path / "run", "--loops", 1, 2, "--count", 50, "--no-heuristics")
+    assert code == 0
+    assert "onehot, loops 2: balanced" in said
+    written = {f"evaluation-loops-{loops}.csv" for loops in (1, 2)} | {"evaluation-loops-1.png"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == before | written
+    tables = [(tmp_path / "run" / f"evaluation-loops-{loops}.csv").read_text() for loops in (1, 2)]
+    assert run(capsys, "evaluate", tmp_path / "run", "--count", 50, "--no-heuristics")[0] == 0
+    assert (tmp_path / "run" / "evaluation.csv").read_text() == tables[0] != tables[1]
+
+    arguments = ("--lookahead", 1, "--count", 2, "--pictures", 0, "--no-trust", "--out", tmp_path / "circuits")
+    assert run(capsys, "explain", tmp_path / "run", "--loops", 2, *arguments)[0] == 0
+    circuit = pm.load_circuit(next((tmp_path / "circuits").glob("balanced-*.json")))
+    assert {operation.layer for operation in circuit.operations} - {0, 1, 2}
+    code, _, error = run(capsys, "explain", tmp_path / "run", *arguments)
+    assert code == 2
+    assert "holds circuits made with loops=2, not 1" in error
+    for word in ("evaluate", "explain"):
+        code, _, error = run(capsys, word, tmp_path / "run", "--loops", 0)
+        assert code == 2
+        assert error == "pathmerge: loops=0: must be a whole number in 1..1000\n"
+    code, _, error = run(capsys, "explain", tmp_path / "run", "--loops", 2, "--history")
+    assert code == 2
+    assert "loops=2: must be left out with history" in error
+
+
 def test_probes_are_fitted_to_the_problem_that_was_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,22 @@ def test_looping_adds_layers_and_no_weights():
     assert thrice.build().layers == 6
 
 
+def test_a_model_looped_again_has_the_same_weights_and_another_depth():
+    model = OneHot(input_size=14, layers=2, initialisation="matching").build(3)
+    twice = OneHot(input_size=14, layers=2, loops=2, initialisation="matching").build(3)
+    tokens = model.inputs(pm.Balanced(input_size=14).sample(8, seed=1)).tokens
+    looped = model.looped(2)
+    assert looped.config == twice.config
+    assert torch.equal(looped(tokens), twice(tokens))
+    assert torch.equal(looped.looped(1)(tokens), model(tokens))
+    assert not torch.equal(model(tokens), looped(tokens))
+    with torch.no_grad():
+        looped.ln_final.weight.zero_()
+    assert model.ln_final.weight.all()  # a copy
+    with pytest.raises(ValueError, match="loops=0"):
+        model.looped(0)
+
+
 # Both faces against the plain implementation.
 
 # float32 against float64: logits near 1 and d·layers roundings of 6e-8 leave some 1e-6. A gradient jumps where a ReLU's

@@ -140,13 +140,14 @@ def open_folder(folder: Path, model: Any, inputs: Inputs, options: Options) -> N
         "format": FORMAT,
         "version": VERSION,
         "weights": weights_hash(model),
+        "loops": getattr(getattr(model, "config", None), "loops", 1),
         "problems": [problem.to_dict() for problem in inputs.problems],
         "seed": inputs.seed,
         "options": asdict(options),
     }
     path = folder / ABOUT
     if path.exists():
-        found = read_json(path, dict)
+        found = {"loops": 1, **read_json(path, dict)}
         for name, value in about.items():
             there = found.get(name)
             if there != value:

@@ -21,6 +21,7 @@ def evaluate(
     out: Path | None = None,
     figure: Path | None = None,
     count: int | None = None,
+    loops: tuple[int, ...] = (),
     task: Literal["search", "dfs", "selection-inference"] = "search",
     threads: int = 2,
     heuristics: bool = True,
@@ -33,6 +34,7 @@ def evaluate(
         out: Write the table here, .csv or .parquet; none: evaluation.csv in the run's directory.
         figure: Draw the heat-map here, .png or .svg; none: evaluation.png in the (first) run's directory.
         count: Test problems of each difficulty; none: as many as the run held out.
+        loops: Apply the model's blocks so many times, whatever it was trained with; several are compared.
         task: For a file of weights of a symbolic model: what it was trained for.
         threads: Cores to compute with.
         heuristics: Whether to judge the baselines too.
@@ -41,12 +43,15 @@ def evaluate(
         raise ValueError(
             "runs: missing; give a run's directory, a file of weights or a name that `pathmerge models` lists"
         )
-    if out is not None and len(runs) > 1:
-        raise ValueError(f"out={str(out)!r}: must be left out with several runs; each has a table in its directory")
+    if out is not None and len(runs) * max(1, len(loops)) > 1:
+        many = "runs" if len(runs) > 1 else "loops"
+        raise ValueError(f"out={str(out)!r}: must be left out with several {many}; each has a table in its directory")
     if count is not None:
         check_range("count", count, 1, 10**7)
     check_range("threads", threads, 1, 1024)
     subjects = [load_subject(run, task) for run in runs]
+    if loops:
+        subjects = [subject.looped(value) for subject in subjects for value in loops]
     compare(subjects, out=out, figure=figure, count=count, threads=threads, heuristics=heuristics)
     return 0
 
@@ -91,7 +96,7 @@ def compare(
         if path is not None:
             write_table(table, path)
             written.append(path)
-        if subject.run is not None:
+        if subject.run is not None and subject.loops is None:
             picture = subject.run.directory / "curves.png"
             write_curves(subject.run.metrics(), picture, title=subject.title)
             written.append(picture)
@@ -112,7 +117,7 @@ def compare(
 
 def _print_verdicts(subject: Subject) -> None:
     """Convergence: on the validation split as training saw it, and by the published rule."""
-    if subject.run is None:
+    if subject.run is None or subject.loops is not None:
         return
     lines = subject.run.metrics()
     checks = [line for line in lines if line["kind"] == "validation"]

@@ -33,6 +33,11 @@ class Explained:
     """What circuit files say of where it comes from."""
     run: Path | None = None
 
+    def looped(self, loops: int) -> Explained:
+        """The same model with its blocks applied so many times."""
+        model, source = self.model.looped(loops), {**self.source, "loops": loops}
+        return replace(self, title=f"{self.title}, loops {loops}", model=model, source=source)
+
 
 def explain(
     model: Annotated[str, tyro.conf.Positional],
@@ -47,6 +52,7 @@ def explain(
     history: bool = False,
     sweep: bool = False,
     probes: bool = False,
+    loops: int | None = None,
     input_size: int | None = None,
     merges: int | None = None,
     noise: float = 0.0,
@@ -70,6 +76,7 @@ def explain(
         sweep: Try other thresholds too: how do the results depend on α, κ1 and κ2?
         probes: Fit linear probes too, on 2,000 problems of the same kind: which vertices does a row know it can reach,
             layer by layer?
+        loops: Apply the model's blocks so many times, whatever it was trained with.
         input_size: For `compiled` and `untrained`: N.
         merges: For `compiled`: merging layers; none: enough for every distance.
         noise: For `compiled`: Gaussian noise on its weights, in multiples of their root mean square.
@@ -81,6 +88,10 @@ def explain(
         given = [name for name, flag in (("history", history), ("sweep", sweep), ("probes", probes)) if flag]
         raise ValueError(f"{given[0]}: must be given without {', '.join(given[1:]) or 'initial'}; each is a command")
     subject = _load(model, initial, input_size, merges, noise)
+    if loops is not None:
+        if history:
+            raise ValueError(f"loops={loops}: must be left out with history, which shows the model as it was trained")
+        subject = subject.looped(loops)
     if history and subject.run is None:
         raise ValueError("history: needs a run with several checkpoints; train with --keep-every EXAMPLES")
     problems = _problems(subject, problem, lookahead)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,19 @@ class Subject:
     count: int
     seed: int
     run: Run | None
+    loops: int | None = None
+    """How often the blocks are applied, if not as in training."""
 
     def place(self, name: str) -> Path | None:
-        return None if self.run is None else self.run.directory / name
+        """A file in the run's directory, with a name of its own for another depth."""
+        if self.run is None:
+            return None
+        path = self.run.directory / name
+        return path if self.loops is None else path.with_stem(f"{path.stem}-loops-{self.loops}")
+
+    def looped(self, loops: int) -> Subject:
+        """The same model with its blocks applied so many times."""
+        return replace(self, name=f"{self.name}, loops {loops}", model=self.model.looped(loops), loops=loops)
 
 
 def load_subject(given: str, task: str) -> Subject:

@@ -20,7 +20,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, NamedTuple
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -131,6 +132,13 @@ class Transformer(nn.Module):
         `run` and circuits follow. `h` is the normalised residual stream.
         """
         return (before > 0).to(before.dtype)
+
+    def looped(self, loops: int) -> Self:
+        """A copy whose stack of blocks is applied so many times: the same weights, another depth."""
+        model = copy.deepcopy(self)
+        model.config = replace(self.config, loops=loops)
+        model.layers = model.config.layers * loops
+        return model
 
     # The two faces.
 
