@@ -63,7 +63,7 @@ def test_a_killed_run_ends_as_one_left_alone(
     monkeypatch: pytest.MonkeyPatch,
     reference: Callable[[RunConfig], Path],
 ):
-    config = make_config(optimizer, threads=2)
+    config = make_config(optimizer, threads=2, deepest=3)  # and a depth that is drawn for each step
     whole = reference(config)
     lines = read_metrics(whole / "metrics.jsonl")
     # The run has all that it is meant to have: three stages, and an end that depends on when the last was mastered.

@@ -21,6 +21,7 @@ Initialisation = Literal["default", "matching"]
 Positions = Literal["onehot", "learned", "rotary", "none"]
 Embedding = Literal["onehot", "learned"]
 
+MOST_LAYERS = 1000
 LATER = ("following", "asking", "legible")
 """Fields that came later: left out when not set, so that runs without them have the names they had before."""
 
@@ -52,8 +53,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_range("input_size", self.input_size, 11, MAX_INPUT_SIZE)
-        check_range("layers", self.layers, 1, 1000)
-        check_range("loops", self.loops, 1, 1000)
+        check_range("layers", self.layers, 1, MOST_LAYERS)
+        check_range("loops", self.loops, 1, MOST_LAYERS)
         check_choice("initialisation", self.initialisation, ("default", "matching"))
         check_number("matching", self.matching, 0, 1000)
         check_number("feed_forward_scale", self.feed_forward_scale, 0, 1000)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pathmerge.distributions import distribution_from_dict
 from pathmerge.errors import check_choice, check_number, check_range, plain
-from pathmerge.models.config import MODELS, ModelConfig, model_from_dict
+from pathmerge.models.config import MODELS, MOST_LAYERS, ModelConfig, model_from_dict
 from pathmerge.problems.distribution import Distribution, SearchDistribution
 from pathmerge.rng import MAX_SEED
 from pathmerge.training.curriculum import Curriculum
@@ -75,6 +75,9 @@ class Training:
     with the learning rate."""
     average: int | None = None
     """Judge and keep a running mean of the weights, over so many examples; none: the last weights."""
+    deepest: int | None = None
+    """In each step the model's blocks are applied a number of times drawn evenly from `model.loops` to this, so that
+    it learns to go on as long as it is asked to; none: always `model.loops`, with which it is judged in any case."""
     examples: int = 1_000_000
     """The run ends after this many."""
     stop: Literal["never", "converged", "converged_each"] = "never"
@@ -126,9 +129,9 @@ class Training:
             check_range(f"training.{name}", getattr(self, name), low, high)
         if self.first_batch_size is not None:
             check_range("training.first_batch_size", self.first_batch_size, 1, self.batch_size, "at most batch_size")
-        for name in ("decay", "average"):
+        for name, high in (("decay", 10**15), ("average", 10**15), ("deepest", MOST_LAYERS)):
             if getattr(self, name) is not None:
-                check_range(f"training.{name}", getattr(self, name), 1, 10**15)
+                check_range(f"training.{name}", getattr(self, name), 1, high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +191,9 @@ class RunConfig:
             value = getattr(self.model, name, None)
             if value and not isinstance(self.problem, SearchDistribution):
                 raise ValueError(f"model.{name}={value}: needs balanced, naive, star problems, not {self.problem.name}")
+        deepest = self.training.deepest
+        if deepest is not None and deepest < self.model.loops:
+            raise ValueError(f"training.deepest={deepest}: must be at least model.loops={self.model.loops}")
         if self.curriculum.scatter and (text or getattr(self.model, "positions", "none") == "none"):
             raise ValueError("curriculum.scatter=True: needs a model of symbolic tokens with positions")
         if self.held_out.watch is not None and self.problem.task != "search":
@@ -225,7 +231,7 @@ class RunConfig:
         return f"{self.problem.name}-{self.model.name}-{self.problem.input_size}-{self.digest}"
 
 
-LATER = ("watch", "average", "slow_from", "tangled", "largest")
+LATER = ("watch", "average", "deepest", "slow_from", "tangled", "largest")
 """Fields that came later: left out when not set, so that runs without them have the names they had before."""
 
 

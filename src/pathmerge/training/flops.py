@@ -14,8 +14,8 @@ from pathmerge.models.transformer import Transformer
 
 def training_flops(model: Transformer, rows: np.ndarray) -> float:
     """FLOPs of one step on examples with these numbers of tokens."""
-    inner = sum(p.numel() for p in model.blocks.parameters()) * model.config.loops
-    outer = sum(p.numel() for p in model.parameters()) - inner // model.config.loops
+    own = sum(p.numel() for p in model.blocks.parameters())
+    inner, outer = own * (model.layers // len(model.blocks)), sum(p.numel() for p in model.parameters()) - own
     tokens = rows.astype(np.float64)
     attention = 12.0 * model.layers * model.config.width * float((tokens**2).sum())
     return 6.0 * (inner + outer) * float(tokens.sum()) + attention

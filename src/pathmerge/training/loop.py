@@ -213,6 +213,7 @@ class Trainer:
         settings = self.config.training
         size = self.schedule.batch_size(self.examples)
         pieces = self.feed.next(size)
+        self.model.layers = self.schedule.layers(self.examples)
         if self.optimizer.wants_hessian:
             self.optimizer.zero_grad()
             self.gradients.add(pieces, size, self.examples, sampled=True, scattered=self._scattered())
@@ -221,6 +222,7 @@ class Trainer:
         reach = settings.reach * self.schedule.fading(self.examples, size, self.mastered_at)
         outcome = self.gradients.add(pieces, size, self.examples, reach=reach, scattered=self._scattered())
         stop = self._count(pieces, outcome, size, wish_to_stop)
+        self.model.layers = self.config.model.layers * self.config.model.loops
         norm = clip_gradients(self.parameters, settings.clip)
         if not math.isfinite(norm) or not math.isfinite(self.tally.loss):
             what = "gradient" if math.isfinite(self.tally.loss) else "loss"

@@ -1,4 +1,4 @@
-"""The learning rate and the batch size as pure functions of the number of examples seen, and a run's of them.
+"""The learning rate, the batch size and the depth as pure functions of the number of examples seen, and a run's own.
 
 Choices a reader could not guess:
 - Nothing depends on the number of steps: another batch size, or the same batch in smaller parts, meets the same rate at
@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
 
 from pathmerge.errors import check_choice, whole
 
@@ -67,8 +69,8 @@ def batch_size_at(examples: int, *, first: int, last: int, ramp: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSchedule:
-    """The rate and the batch size of one run. Where a curriculum says when the rate falls, all but the size depend on
-    the example at which its last stage was `mastered`; none while it is not."""
+    """The rate, the batch size and the depth of one run. Where a curriculum says when the rate falls, all but size and
+    depth depend on the example at which its last stage was `mastered`; none while it is not."""
 
     config: RunConfig
 
@@ -76,6 +78,16 @@ class RunSchedule:
         settings = self.config.training
         first = settings.first_batch_size or settings.batch_size
         return batch_size_at(examples, first=first, last=settings.batch_size, ramp=settings.ramp)
+
+    def layers(self, examples: int) -> int:
+        """How many blocks are applied in the step that begins there; with `deepest`, seed and example decide."""
+        model, deepest = self.config.model, self.config.training.deepest
+        loops = model.loops
+        if deepest is not None:
+            # The other half of the keys of `batch_gradients`. As a plain list they would become floats and lose digits.
+            key = np.array([self.config.seed & (2**63 - 1), 2**63 | examples], np.uint64)
+            loops = int(np.random.Generator(np.random.Philox(key=key)).integers(loops, deepest + 1))
+        return model.layers * loops
 
     def rate_factor(self, examples: int, size: int, mastered: int | None) -> float:
         """The fraction of the peak rate."""
