@@ -49,6 +49,18 @@ OTHER_PROBLEMS = {
 HALF = {128: (21, 10), 64: (11, 5)}
 """Vertices, and the largest lookahead, of trainings on the smaller half of the problems, by input size."""
 CONTROL_EXAMPLES = 1_500_000
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "all": {},
+    "one-block-looped-5": {"model__layers": 1, "model__loops": 5},
+    "two-blocks-looped-3": {"model__layers": 2, "model__loops": 3},
+    "no-prior": {"model__initialisation": "default"},
+    "no-growing": {"curriculum__over": "none"},
+    "last-weights": {"training__average": None},
+    "short-vectors": {"model__spread": 0.18},
+    "constant-rate": {"training__schedule": "constant"},
+}
+"""What `efficient` is without one of its parts, or with blocks that share weights; at N=64, one core each."""
+ABLATION_EXAMPLES = 500_000
 
 
 @dataclass(frozen=True)
@@ -104,6 +116,18 @@ def trials() -> Iterator[Trial]:
     for seed in SEEDS:
         yield Trial(f"plain/muon-32/seed{seed}", control("muon", 1e-3, seed))
     yield Trial("post/matched-128/seed1", recipe("matched", 128, 1))
+    yield Trial("post/matched-152/seed1", changed(recipe("matched", 152, 1), training__threads=1))
+    short = {"training__threads": 1, "training__examples": ABLATION_EXAMPLES}
+    for seed in SEEDS:
+        for name, changes in ABLATIONS.items():
+            yield Trial(
+                f"ablation/efficient-64-{name}/seed{seed}", changed(recipe("efficient", 64, seed), **short, **changes)
+            )
+    looped = changed(recipe("efficient", 128, 1), training__threads=1, model__layers=1, model__loops=6)
+    yield Trial("loops/efficient-128-one-block-looped-6/seed1", looped)
+    small = changed(looped, training__examples=700_000, problem__vertices=HALF[128][0])
+    for name, changes in (("5", {"model__loops": 5}), ("6", {}), ("6-to-10", {"training__deepest": 10})):
+        yield Trial(f"loops/efficient-128-half-size-looped-{name}/seed1", changed(small, **changes))
 
 
 def control(optimizer: str, rate: float, seed: int) -> RunConfig:
@@ -147,6 +171,13 @@ def outcome(trial: Trial) -> dict[str, Any] | None:
         "worst": None if last is None else round(min(last["by_difficulty"].values()), 4),
         **{name: None if line is None else line["examples"] for name, line in first.items()},
     }
+
+
+def write(path: Path) -> None:
+    """What was trained here, in the place of what is known of the same trainings; the others stay as they are."""
+    known = {result["name"]: result for result in json.loads(path.read_text(encoding="utf-8"))}
+    known |= {result["name"]: result for result in map(outcome, trials()) if result is not None}
+    path.write_text(json.dumps(list(known.values()), indent=1) + "\n", encoding="utf-8")
 
 
 def show() -> None:
@@ -248,10 +279,10 @@ def main() -> None:
         show_general()
         return
     elif words == ["write"]:
-        found = [result for result in map(outcome, trials()) if result is not None]
-        Path("docs/recipes.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        draw_control(Path("docs/pictures/control.png"))
-        show_control()
+        write(Path("docs/recipes.json"))
+        if any(trial.lines() for trial in trials() if trial.name.startswith("control/")):
+            draw_control(Path("docs/pictures/control.png"))
+            show_control()
     show()
 
 
