@@ -61,6 +61,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 """What `efficient` is without one of its parts, or with blocks that share weights; at N=64, one core each."""
 ABLATION_EXAMPLES = 500_000
+DEPTHS = (3, 4, 5, 6, 7, 8, 10, 12)
+"""How often the blocks of looped models are applied when they are judged."""
 
 
 @dataclass(frozen=True)
@@ -240,22 +242,27 @@ def draw_control(path: Path) -> None:
 
 
 def show_general() -> None:
-    """Models trained on small graphs, or short lookaheads, judged on test problems of the whole size."""
+    """Models trained on small graphs, or short lookaheads, judged on test problems of the whole size; a looped one with
+    its blocks applied fewer and more times than in training, too."""
     from pathmerge.evaluation.evaluate import evaluate_model
     from pathmerge.evaluation.suite import hold_out_test
     from pathmerge.training.run import load_run
 
     for trial in trials():
-        if not trial.name.startswith("general/") or not (trial.directory / METRICS).exists():
+        if "half-" not in trial.name or not (trial.directory / METRICS).exists():
             continue
         run = load_run(trial.directory)
         every = replace(run.config.problem, vertices=None, max_lookahead=None)
         cells = [cell for cell in hold_out_test(every, 500, 0).cells if cell.distribution.name == every.name]
-        table = evaluate_model(run.model, cells, heuristics=True)
         print(f"{trial.name}: {run.examples:,} examples, {run.finished or 'not finished'}; on {every.describe()}")
-        for row in table.rows:
-            guess = next(r for r in table.baselines["random child"] if r.difficulty == row.difficulty)
-            print(f"  {row.difficulty:14} {row.accuracy:.3f} (guessing a child {guess.accuracy:.3f})")
+        guesses = evaluate_model(run.model, cells, heuristics=True).baselines["random child"]
+        lines = {"lookahead": [row.difficulty.rpartition("=")[2] for row in guesses]}
+        lines["guessing a child"] = [f"{row.accuracy:.2f}" for row in guesses]
+        for loops in DEPTHS if run.config.model.loops > 1 else (1,):
+            table = evaluate_model(run.model.looped(loops), cells, heuristics=False)
+            lines[f"loops {loops}"] = [f"{row.accuracy:.2f}" for row in table.rows]
+        for name, values in lines.items():
+            print(f"  {name:16} {' '.join(f'{value:>4}' for value in values)}", flush=True)
 
 
 def train_one(trial: Trial) -> None:
