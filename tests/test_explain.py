@@ -309,6 +309,7 @@ def test_the_commands_of_the_issue(tmp_path: Path, capsys: pytest.CaptureFixture
         (("compiled", "--noise", "-2"), "noise=-2.0: must be a number"),
         (("compiled", "--initial"), "initial"),
         (("compiled", "--history"), "history: needs a run"),
+        (("compiled", "--loops", "2"), "loops=2: must be left out for `compiled`"),
         (("compiled", "--history", "--sweep"), "history: must be given without sweep"),
         (("untrained", "--merges", "3"), "merges=3: only for `compiled`"),
         (("balanced-32", "--noise", "0.1"), "noise=0.1: only for `compiled`; 'balanced-32' has its own"),

@@ -91,6 +91,8 @@ def explain(
     if loops is not None:
         if history:
             raise ValueError(f"loops={loops}: must be left out with history, which shows the model as it was trained")
+        if model == "compiled":
+            raise ValueError(f"loops={loops}: must be left out for `compiled`; merges says how deep it is")
         subject = subject.looped(loops)
     if history and subject.run is None:
         raise ValueError("history: needs a run with several checkpoints; train with --keep-every EXAMPLES")
