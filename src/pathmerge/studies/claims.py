@@ -77,10 +77,10 @@ CLAIMS: tuple[Claim, ...] = (
         rule="mean over balanced lookaheads, holds: 0.02 above guessing a child and below 0.95, with at least 0.9 on "
         "stars; fails: at least 0.98, or no better than guessing",
         decide=rules.star_transfers_in_part,
-        remark="the margin of 0.02 above guessing came after the first run; it changed no verdict. The model trained "
-        "on stars is the third: with 600,000 examples it had 0.840 on stars, with a rate that falls as in the recipe "
-        "0.8995 after 1,057,472, both undecided; this one has 1,500,000, over all of which the rate falls, and still "
-        "guesses at arms of 5 and 6",
+        remark="the margin of 0.02 above guessing came after the first run; it changed no verdict. At laptop scale "
+        "the model trained on stars is the third: with 600,000 examples it had 0.840 on stars, with a rate that falls "
+        "as in the recipe 0.8995 after 1,057,472, both undecided; the one kept has 1,500,000, over all of which the "
+        "rate falls, and still guesses at arms of 5 and 6",
     ),
     Claim(
         number="C4",

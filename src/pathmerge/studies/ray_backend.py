@@ -132,7 +132,7 @@ def _complaint(address: str) -> str | None:
     except subprocess.TimeoutExpired:
         return f"does not answer as a Ray cluster within {CONNECT_WAIT:.0f} s"
     lines = done.stderr.strip().splitlines() or ["it is not healthy"]
-    return None if done.returncode == 0 else _line(lines[-1])
+    return None if done.returncode == 0 else f"no Ray cluster answers there ({_line(lines[-1])})"
 
 
 def _init(**options: Any) -> None:
