@@ -54,6 +54,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "one-block-looped-5": {"model__layers": 1, "model__loops": 5},
     "two-blocks-looped-3": {"model__layers": 2, "model__loops": 3},
     "no-prior": {"model__initialisation": "default"},
+    "one-block-no-prior": {"model__layers": 1, "model__loops": 5, "model__initialisation": "default"},
     "no-growing": {"curriculum__over": "none"},
     "last-weights": {"training__average": None},
     "short-vectors": {"model__spread": 0.18},
