@@ -128,6 +128,9 @@ def trials() -> Iterator[Trial]:
             )
     looped = changed(recipe("efficient", 128, 1), training__threads=1, model__layers=1, model__loops=6)
     yield Trial("loops/efficient-128-one-block-looped-6/seed1", looped)
+    yield Trial("loops/efficient-128-one-block-no-prior/seed1", changed(looped, model__initialisation="default"))
+    hundred = changed(recipe("efficient", 305, 1), training__threads=1, model__layers=1, model__loops=7)
+    yield Trial("loops/efficient-305-one-block-looped-7/seed1", hundred)
     small = changed(looped, training__examples=700_000, problem__vertices=HALF[128][0])
     for name, changes in (("5", {"model__loops": 5}), ("6", {}), ("6-to-10", {"training__deepest": 10})):
         yield Trial(f"loops/efficient-128-half-size-looped-{name}/seed1", changed(small, **changes))
