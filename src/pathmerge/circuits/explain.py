@@ -36,7 +36,7 @@ from pathmerge.circuits.perturb import (
     passes_of,
 )
 from pathmerge.circuits.reconstruct import Found, reconstruct
-from pathmerge.circuits.screen import audit, joined, measure_candidates
+from pathmerge.circuits.screen import SURE, audit, joined, measure_candidates
 from pathmerge.circuits.subject import Explainable, as_explainable
 from pathmerge.circuits.trace import Trace, record
 from pathmerge.errors import check_range
@@ -183,7 +183,7 @@ def _explain(
 def _audited(options: Options, frames: Frames) -> int:
     if options.mode == "exact":
         return 0
-    return options.audit if options.audit is not None else 32 if frames.width > 48 else 0
+    return options.audit if options.audit is not None else 32 if frames.width > SURE else 0
 
 
 def _missed(

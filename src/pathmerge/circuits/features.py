@@ -22,7 +22,7 @@ from pathmerge.circuits.one_head import room_for
 from pathmerge.circuits.subject import TransformerSubject
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import frozen as kernels
-from pathmerge.kernels.products import LANES, ROWS
+from pathmerge.kernels.products import LANES, ROWS, apart
 from pathmerge.models.transformer import EPSILON
 
 
@@ -125,7 +125,7 @@ def _short(trace: Trace, frames: Frames, final: np.ndarray) -> list[Responses]:
     longest, real, width = int(trace.counts.max()), (model.width, np.float32(EPSILON)), trace.layers[0].x.shape[1]
     columns = longest + -longest % LANES
     found = [_room(trace, frames, at, ROWS, columns) for at in range(model.layers)]
-    turned = [np.zeros((size, columns), np.float32) for _ in range(2)]
+    turned = [apart(np.zeros((size, columns), np.float32)) for _ in range(2)]
     scratch = (*(room_for(longest, wide) for wide in (size, size, columns, active)), *turned)
     base = [
         (*trace.read(at), layer.pattern.numpy()[0], layer.gate.numpy()) for at, layer in enumerate(trace.layers[:-1])

@@ -13,7 +13,7 @@ from pathmerge.circuits.passes import DENSE, ROUNDING, Outcome, Passes, Watched
 from pathmerge.circuits.subject import TransformerSubject
 from pathmerge.circuits.trace import Trace
 from pathmerge.kernels import carry as kernels
-from pathmerge.kernels.products import LANES, ROWS
+from pathmerge.kernels.products import LANES, ROWS, apart
 from pathmerge.kernels.softmax import WIDE
 from pathmerge.models.transformer import EPSILON
 
@@ -64,7 +64,7 @@ def _scratch(trace: Trace, model: TransformerSubject) -> kernels.Scratch:
         x=room_for(n, width),
         one=tuple(np.zeros(shape, np.float32) for shape in (wide, 2 * width, (n + ROWS, active), (4, wide))),
         whole=(
-            *(room_for(n, size), room_for(n, size), np.zeros((size, n + -n % LANES), np.float32)),
+            *(room_for(n, size), room_for(n, size), apart(np.zeros((size, n + -n % LANES), np.float32))),
             *(room_for(n, wide), room_for(n, active)),
         ),
         last=(np.empty(n, np.int64), np.empty(wide, np.float32), np.empty((n, 2), np.float32)),

@@ -88,9 +88,7 @@ def measure(
     for places in _parts(trace, operations, (CARRIED if alone else CHUNK) // (heads * width)):
         part = operations[places]
         owner = trace.owner[part[:, 1]]
-        begin = trace.first[owner]
-        mixed = torch.empty(len(part) + ROWS, heads, width)
-        kernels.perturb(*(at.base[i] for i in (0, 1, 4, 5)), part, begin, trace.counts[owner], mixed.numpy())
+        begin, mixed = trace.first[owner], _mixed(trace, layer, part)
         if alone:
             outcome = carry(trace, layer, part[:, 1], mixed[:, 0], watching, tokens, skip)
             logit[places], change[places] = outcome.logit, outcome.change
@@ -102,6 +100,24 @@ def measure(
         outcome = forward(trace, single_rows(owner, part[:, 1] - begin, after), layer + 1, watching, tokens, skip)
         logit[places], change[places] = outcome.logit, outcome.change
     return Outcome(logit, change)
+
+
+def _mixed(trace: Trace, layer: int, operations: np.ndarray) -> torch.Tensor:
+    """The weighted sums of values of the perturbed rows, with room for ROWS rows more."""
+    at, owner = trace.layers[layer], trace.owner[operations[:, 1]]
+    mixed = torch.empty(len(operations) + ROWS, *at.v.shape[1:])
+    limits = (trace.first[owner], trace.counts[owner])
+    kernels.perturb(*(at.base[i] for i in (0, 1, 4, 5)), operations, *limits, mixed.numpy())
+    return mixed
+
+
+@torch.no_grad()
+def shifts(trace: Trace, layer: int, operations: np.ndarray) -> np.ndarray:
+    """How far each perturbation moves its row by the end of its layer, below the last, against the size of the row."""
+    targets, mixed = torch.from_numpy(operations[:, 1]), _mixed(trace, layer, operations)[: len(operations)]
+    before = trace.layers[layer + 1].x.index_select(0, targets)
+    after = trace.model.update(layer, trace.layers[layer].x.index_select(0, targets), mixed)
+    return ((after - before).norm(dim=1) / before.norm(dim=1)).numpy()
 
 
 def _parts(trace: Trace, operations: np.ndarray, rows: int) -> Iterator[np.ndarray]:

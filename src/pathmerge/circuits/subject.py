@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathmerge.kernels import rows as kernels
+from pathmerge.kernels.products import apart
 from pathmerge.models.fast import ALIGNED, widened
 from pathmerge.models.rotary import rotate, rotation
 from pathmerge.models.sequence_transformer import SequenceTransformer
@@ -101,7 +102,8 @@ def as_explainable(model: Any) -> Explainable:
 
 
 class Folded(NamedTuple):
-    """A layer of a model of one head, as matrices that normalised rows and a 1 are multiplied with from the left."""
+    """A layer of a model of one head, as matrices that normalised rows and a 1 are multiplied with from the left; their
+    rows stand apart (`kernels.products`)."""
 
     mix: np.ndarray
     """From keys to queries, K x K."""
@@ -113,6 +115,8 @@ class Folded(NamedTuple):
     """From the activation to what is added to the residual stream, F x D."""
     bias: np.ndarray
     """Of the attention's output."""
+    inner: np.ndarray
+    """Of the activation's input: the row of `first` for the 1."""
     after: np.ndarray
     """Of the feed-forward's output."""
 
@@ -138,8 +142,7 @@ class TransformerSubject:
         self.has_positions = "hook_pos_embed" in model.input_sites
         with torch.no_grad(), Workers(1):
             self._blocks = [self._fold(block) for block in model.blocks if isinstance(block, Block)]
-        names = ("A", "M", "W1", "W2", "bias", "b2")
-        self._folded = [Folded(*(block[name].numpy() for name in names)) for block in self._blocks if model.folds]
+        self._folded = [self._as_matrices(block) for block in self._blocks] if model.folds else []
         if model.rotary:
             tokens: int = model.config.tokens  # pyright: ignore[reportAttributeAccessIssue]
             self._rotation = rotation(tokens, self.head_width, model.ln_final.weight)
@@ -206,8 +209,11 @@ class TransformerSubject:
 
     def doubling(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """The matrices of `double_rows` and `double_values`."""
-        weights = self._blocks[layer % len(self._blocks)]
-        return weights["double"].numpy(), weights["M double"].numpy()
+        return self._doubling[layer % len(self._blocks)]
+
+    @cached_property
+    def _doubling(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(apart(block["double"].numpy()), apart(block["M double"].numpy())) for block in self._blocks]
 
     @property
     def embeds_rows(self) -> bool:
@@ -225,7 +231,8 @@ class TransformerSubject:
     @cached_property
     def all_folded(self) -> Folded:
         """The same of all layers, one above the other."""
-        return Folded(*(np.stack(parts) for parts in zip(*map(self.folded, range(self.layers)), strict=True)))
+        stacked = (np.stack(parts) for parts in zip(*map(self.folded, range(self.layers)), strict=True))
+        return Folded(*(apart(parts) if parts.ndim == 3 else parts for parts in stacked))
 
     def gate(self, layer: int, x: Tensor, mixed: Tensor) -> Tensor:
         _, before_MF, h_MD = self._halfway(layer, x, mixed)
@@ -255,6 +262,11 @@ class TransformerSubject:
         x = x[:, : self.width]
         normal = F.layer_norm(_in_company(x), (self.width,), *self._final, EPSILON)
         return self.model.unembed(normal, self._outer)[: len(x)]
+
+    def _as_matrices(self, block: dict[str, Tensor]) -> Folded:
+        mix, move, first, second = (apart(block[name].numpy()) for name in ("A", "M", "W1", "W2"))
+        bias, inner, after = (part.numpy() for part in (block["bias"], block["W1"][self.width], block["b2"]))
+        return Folded(mix=mix, move=move, first=first, second=second, bias=bias, inner=inner, after=after)
 
     def _fold(self, block: Block) -> dict[str, Tensor]:
         """The block's matrices for normalised rows without gain and bias, multiplied in float64."""

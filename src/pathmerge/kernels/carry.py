@@ -51,8 +51,8 @@ class Scratch(NamedTuple):
 
 @float_inline
 def _of_layer(weights, at):
-    mix, move, first, second, bias, after = weights
-    return mix[at], move[at], first[at], second[at], bias[at], after[at]
+    mix, move, first, second, bias, inner, after = weights
+    return mix[at], move[at], first[at], second[at], bias[at], inner[at], after[at]
 
 
 @float_kernel
@@ -73,7 +73,7 @@ def carry(
     rows left_rows, left_x from left_first on.
     """
     s, end, left = scratch, x.shape[0] - 1, 0
-    mix, _, first, second, bias, after = _of_layer(weights, layer + 1)
+    mix, _, _, second, bias, inner, after = _of_layer(weights, layer + 1)
     left_first[0] = 0
     for low in range(0, rows.shape[0], BLOCK):
         many = min(BLOCK, rows.shape[0] - low)
@@ -95,7 +95,7 @@ def carry(
             if layer + 1 < end:
                 found = through_one(
                     row, zero, n, s.q[b], s.h[b], s.of_row[b], s.of_value[b], base, allowed[layer + 1], scale,
-                    (first[real], after), second, real, epsilon, tolerance, s.one, s.rows, s.x,
+                    (inner, after), second, real, epsilon, tolerance, s.one, s.rows, s.x,
                 )  # fmt: skip
                 if least > _ZERO:
                     found = only_moved(found, s.x, s.rows, x[layer + 2], zero, least, share)

@@ -69,7 +69,7 @@ def first_layer(
     """
     keys, queries, reads, pattern, gate, before = base
     h, _, _, active, turned_reads, turned_queries, double, fresh, of_row, of_value, answers = scratch
-    _, _, first, second, _, after = weights
+    _, _, _, second, _, inner, after = weights
     wide, size = x.shape[2], double.shape[0]
     count = rows.shape[0]
     for t in range(n):
@@ -117,7 +117,7 @@ def first_layer(
             for w in range(wide):
                 x[f, t, w] = double[w] + after[w]
             for w in range(size - wide):
-                active[t, w] = (double[wide + w] * factor + first[real, w]) * gate[zero + t, w]
+                active[t, w] = (double[wide + w] * factor + inner[w]) * gate[zero + t, w]
         multiply_onto(active, n, active.shape[1], second, x[f], 0)
 
 
@@ -133,7 +133,7 @@ def frozen(zero, n, kept, base, weights, real, epsilon, scratch, x, products, ta
     """
     keys, queries, reads, pattern, gate = base
     h, mixed, shares, active, turned_reads, turned_queries = scratch
-    _, move, _, second, _, _ = weights
+    _, move, _, second, _, _, _ = weights
     size, count = h.shape[1], kept.shape[0]
     for t in range(n):
         for w in range(size):

@@ -165,7 +165,7 @@ def through_one(
 def read(x, n, h, weights, real, epsilon, active):
     """What the activation reads (active) of n residual rows, to which the attention's output has been added; they get
     both biases."""
-    _, _, first_layer, _, bias, after = weights
+    _, _, first, _, bias, _, after = weights
     for t in range(n):
         row = x[t]
         for w in range(row.shape[0]):
@@ -174,14 +174,14 @@ def read(x, n, h, weights, real, epsilon, active):
         write_normal(row, mean, factor, real, h[t])
         for w in range(row.shape[0]):
             row[w] += after[w]
-    multiply(h, n, h.shape[1], first_layer, active, 0)
+    multiply(h, n, h.shape[1], first, active, 0)
 
 
 @float_helper
 def update(x, n, mixed, weights, real, epsilon, h, active):
     """n residual rows before a layer become those after it; mixed: their weighted sums of values, n x K. weights: those
     of `Folded`. h, active: scratch, (n + 3) x K and (n + 3) x F."""
-    _, move, _, second, _, _ = weights
+    _, move, _, second, _, _, _ = weights
     multiply_onto(mixed, n, mixed.shape[1], move, x, 0)
     read(x, n, h, weights, real, epsilon, active)
     for t in range(n):
@@ -198,7 +198,7 @@ def through_whole(count, rows, x, base, zero, n, allowed, scale, weights, real, 
     base: the rows of all inputs before the layer; allowed: R x n. scratch: two of (n + 3) x K, K x n (columns up to a
     multiple of eight), (n + 3) x n (widened for `softmax`), (n + 3) x F.
     """
-    mix, _, _, _, _, _ = weights
+    mix, _, _, _, _, _, _ = weights
     h, q, turned, scores, active = scratch
     m = count
     for t in range(n - 1, -1, -1):
