@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pathmerge.kernels.compile import float_kernel, helper
-from pathmerge.kernels.products import LANES, LONG, ROWS, SHORT, products
+from pathmerge.kernels.products import LANES, LINE, LONG, ROWS, SHORT, apart, products
 from pathmerge.kernels.softmax import WIDE, exponential, weigh
 
 
@@ -41,7 +41,7 @@ def _weigh(scores, n) -> None:
 
 
 @pytest.mark.parametrize("registers", _MULTIPLY)
-@pytest.mark.parametrize("rows", [1, 2, 4, 7, 28])
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 6, 7, 9, 28])
 @pytest.mark.parametrize(("depth", "columns"), [(1, 8), (5, 16), (27, 24), (64, 64), (72, 40), (9, 184)])
 def test_products_are_numpys(rows: int, depth: int, columns: int, registers: str) -> None:
     draw = np.random.default_rng(rows + depth)
@@ -73,11 +73,24 @@ def test_products_go_into_rows_that_lie_apart() -> None:
 @pytest.mark.parametrize("columns", range(LANES, 26 * LANES, LANES))
 def test_products_are_the_same_whatever_the_registers(columns: int) -> None:
     draw = np.random.default_rng(columns)
-    a, b = draw.standard_normal((8, 63), np.float32), draw.standard_normal((63, columns), np.float32)
-    out = np.zeros((2, 8, columns), np.float32)
-    for at, multiply in enumerate(_MULTIPLY.values()):
-        multiply(a, 8, 63, b, out[at], 0, False)
-    np.testing.assert_array_equal(out[0], out[1])
+    a, b = draw.standard_normal((16, 63), np.float32), draw.standard_normal((63, columns), np.float32)
+    out = np.zeros((4, 16, columns), np.float32)
+    for at, (multiply, factor) in enumerate((m, f) for m in _MULTIPLY.values() for f in (b, apart(b))):
+        multiply(a, 16, 63, factor, out[at], 0, False)
+    for other in out[1:]:
+        np.testing.assert_array_equal(out[0], other)
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (64, 64), (192, 192), (3, 64, 104), (200, 128)])
+def test_columns_of_matrices_apart_meet_every_set_of_the_cache(shape: tuple[int, ...]) -> None:
+    given = np.random.default_rng(1).standard_normal(shape, np.float32)
+    made = apart(given)
+    np.testing.assert_array_equal(made, given)
+    assert made.strides[-1] == 4
+    assert not made.flags.c_contiguous  # one type for the kernels, whatever the width
+    places = made.ctypes.data + made.strides[-2] * np.arange(64)
+    assert not (places % 32).any(), "a vector register is loaded from one line"
+    assert np.bincount(places // LINE % 64, minlength=64).max() <= 2
 
 
 def test_exponentials_are_right_to_a_few_units_in_the_last_place() -> None:
