@@ -19,6 +19,7 @@ from pathmerge.circuits.merges import DIRECTIONS
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.reconstruct import KINDS
 from pathmerge.kernels import digits as kernels
+from pathmerge.parallel import uncollected
 from pathmerge.problems.batch import Batch
 
 PERTURBATIONS: tuple[tuple[Literal["zero", "maximum"], ...], ...] = ((), ("zero",), ("maximum",), ("zero", "maximum"))
@@ -57,13 +58,14 @@ class Context:
 def assemble(made: Drafts, g: int, given: Context, index: int) -> Circuit:
     """The circuit of the g-th draft, input `index` of a batch."""
     options, frames = given.options, made.frames
-    return Circuit(
-        input=_input(frames, g, given, index),
-        model=given.about,
-        prediction=int(made.prediction[g]),
-        logit=rounded(made.logit[g : g + 1])[0],
-        correct=bool(made.correct[g]),
-        method=Method(
+    readings = cache(lambda: _readings(made, g))
+    fields: dict[str, Callable[[], Any]] = {
+        "input": lambda: _input(frames, g, given, index),
+        "model": lambda: given.about,
+        "prediction": lambda: int(made.prediction[g]),
+        "logit": lambda: rounded(made.logit[g : g + 1])[0],
+        "correct": lambda: bool(made.correct[g]),
+        "method": lambda: Method(
             mode=options.mode,
             alpha=options.alpha,
             kappa1=options.kappa1,
@@ -71,14 +73,21 @@ def assemble(made: Drafts, g: int, given: Context, index: int) -> Circuit:
             sets=options.sets,
             substitute=int(frames.substitutes[g]),
         ),
-        operations=_operations(made, g),
-        **_readings(made, g),
-        connected=made.connected[g],
-        passes=int(made.passes[g]),
-        audited=made.audited,
-        missed=int(made.missed[g]),
-        made_with=_versions(),
-    )
+        "operations": lambda: _operations(made, g),
+        "strict": lambda: readings()["strict"],
+        "lenient": lambda: readings()["lenient"],
+        "connected": lambda: made.connected[g],
+        "passes": lambda: int(made.passes[g]),
+        "audited": lambda: made.audited,
+        "missed": lambda: int(made.missed[g]),
+        "made_with": _versions,
+    }
+
+    def make(name: str) -> Any:
+        with uncollected():
+            return fields[name]()
+
+    return Circuit.later(make)
 
 
 def _operations(made: Drafts, g: int) -> tuple[Operation, ...]:

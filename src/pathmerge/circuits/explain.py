@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ from pathmerge.circuits.trace import Trace, record
 from pathmerge.errors import check_range
 from pathmerge.kernels import links
 from pathmerge.models.transformer import Transformer
-from pathmerge.parallel import forked, uncollected
+from pathmerge.parallel import forked
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import SearchDistribution
 
@@ -101,12 +101,7 @@ def explain_all(
             if drafts is None or index not in places:
                 yield None
             else:
-                yield Circuit.later(partial(_circuit, drafts, places[index], given, index))
-
-
-def _circuit(*given: Any) -> Circuit:
-    with uncollected():
-        return assemble(*given)
+                yield assemble(drafts, places[index], given, index)
 
 
 def together(inputs: int, width: int, subject: Explainable, threads: int) -> int:

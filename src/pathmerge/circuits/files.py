@@ -176,21 +176,21 @@ class Circuit:
     made_with: dict[str, str]
 
     @classmethod
-    def later(cls, make: Callable[[], Circuit]) -> Circuit:
-        """The circuit that `make` gives, made when a field is first asked for: it is some thousand small objects, and
-        of many circuits only some are looked at."""
+    def later(cls, make: Callable[[str], Any]) -> Circuit:
+        """A circuit of which `make` gives each field, by its name, when it is first asked for: it is some thousand
+        small objects, and of many circuits only the verdict is looked at."""
         waiting = cls.__new__(cls)
         waiting.__dict__["_make"] = make
         return waiting
 
     def __getattr__(self, name: str) -> Any:
-        make = self.__dict__.get("_make")
-        if make is not None and name in type(self).__dataclass_fields__:
-            self.__dict__.update(make().__dict__)
-            self.__dict__.pop("_make", None)
-        if name not in self.__dict__:
+        make, names = self.__dict__.get("_make"), type(self).__dataclass_fields__
+        if make is None or name not in names:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        return self.__dict__[name]
+        value = self.__dict__[name] = make(name)
+        if names.keys() <= self.__dict__.keys():
+            self.__dict__.pop("_make", None)  # and what it is made from
+        return value
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
