@@ -104,7 +104,10 @@ def draft(
     radius = radii(frames, np.stack([strict.sets[:-1], lenient.sets[:-1]]))
     large = (full(frames, radius), full_of_vertex(frames, radius) if options.mode == "exact" else None)
     trusts = _trusts(trace, found, (strict, lenient), options, seeds)
-    pattern = np.stack([at.pattern.numpy() for at in trace.layers])
+    weight = np.empty(len(layer), np.float32)
+    for at, recorded in enumerate(trace.layers):
+        which = np.flatnonzero(layer == at)
+        weight[which] = recorded.pattern.numpy()[head[which], target[which], source[which]]
     return Drafts(
         frames=replace(frames),  # without what it has worked out
         prediction=trace.predictions,
@@ -112,7 +115,7 @@ def draft(
         correct=correct,
         begin=found.begin,
         operations=np.column_stack([layer, head, target - zero, source, lenient.kind, ways, steps]).astype(np.int32),
-        weight=pattern[layer, head, target, source],
+        weight=weight,
         by=important.by,
         drop=important.drop,
         change=important.change,

@@ -200,8 +200,8 @@ def through_whole(count, rows, x, base, zero, n, allowed, scale, weights, real, 
     """
     mix, _, _, _, _, _, _ = weights
     h, q, turned, scores, active = scratch
-    m = count
-    for t in range(n - 1, -1, -1):
+    m, t = count, n - 1
+    while m <= t:  # the rows before them stand where they belong
         given = base[zero + t]
         if m and rows[m - 1] == t:
             m -= 1
@@ -209,6 +209,7 @@ def through_whole(count, rows, x, base, zero, n, allowed, scale, weights, real, 
         rows[t] = t
         for w in range(x.shape[1]):
             x[t, w] = given[w]
+        t -= 1
     normalise_one(x[:n], real, epsilon, h)
     for t in range(n):
         for w in range(h.shape[1]):
