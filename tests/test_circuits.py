@@ -251,6 +251,14 @@ def test_estimated_effects_change_no_circuit(monkeypatch: pytest.MonkeyPatch) ->
     assert fewer > passes / 4
 
 
+def test_nothing_is_estimated_from_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled model's attention is nearly all or nothing: few perturbations move a row at all, many by 0."""
+    model, batch = pm.compiled(64), pm.Balanced(input_size=64, lookahead=5).sample(3, seed=3)
+    found = list(explain_all(model, batch, threads=1, trust=False, audit=0))
+    monkeypatch.setattr(screen, "SURE", 64)
+    assert found == list(explain_all(model, batch, threads=1, trust=False, audit=0))
+
+
 def test_an_audit_finds_what_a_wrong_estimate_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """With every effect estimated, from nothing, as nothing."""
     model, batch = pm.load("balanced-64"), pm.Balanced(input_size=64, lookahead=2).sample(1, seed=3, split="test")
@@ -271,7 +279,7 @@ def test_effects_are_estimated_from_the_strongest_of_the_same_input() -> None:
     unknown = np.array([0, 1, 2 * many + 2, 2 * many + 3, 2 * many + 4, 2 * many + 5])
     effect[unknown] = np.nan
     just = 1 / screen.MARGIN
-    shift[unknown] = 0.51 * just, 0.49 * just, 0.051 * just, 0.049 * just, 1e-9, 1e-9
+    shift[unknown] = 0.51 * just, 0.49 * just, 0.051 * just, 0.049 * just, 0.0, 0.0
     found = screen._could_matter(owner, shift, effect)
     assert found[unknown].tolist() == [True, False, True, False, True, True]
 

@@ -132,9 +132,10 @@ def _measure(
 
     if estimated:
         shift = shifts(trace, layer, np.insert(operations, 3, ZERO, axis=1))
-        strong = perturbed(np.flatnonzero(shift >= FAINT), ZERO)
+        faint = shift < FAINT
+        strong = perturbed(np.flatnonzero(~faint), ZERO)
         effect = np.fmax(abs(drop[:, ZERO]) / alpha, change[:, ZERO] / threshold)
-        more = perturbed(np.flatnonzero((shift < FAINT) & _could_matter(owner, shift, effect)), ZERO)
+        more = perturbed(np.flatnonzero(faint & _could_matter(owner, shift, effect)), ZERO)
         to_zero = np.concatenate([strong, more])
     else:
         to_zero = perturbed(np.arange(len(operations)), ZERO)
@@ -151,9 +152,9 @@ def _could_matter(owner: np.ndarray, shift: np.ndarray, effect: np.ndarray) -> n
     (the others': nan)."""
     known = np.flatnonzero(~np.isnan(effect))
     steepest = np.zeros(owner.max(initial=0) + 1)
-    np.maximum.at(steepest, owner[known], effect[known] / shift[known])
-    steepest[np.bincount(owner[known], minlength=len(steepest)) < FEWEST] = np.inf
-    return MARGIN * steepest[owner] * shift >= 1
+    np.fmax.at(steepest, owner[known], effect[known] / shift[known])
+    few = np.bincount(owner[known], minlength=len(steepest)) < FEWEST
+    return few[owner] | (MARGIN * steepest[owner] * shift >= 1)
 
 
 def _sources(trace: Trace, important: Important, possible: np.ndarray, reached: np.ndarray) -> np.ndarray:
