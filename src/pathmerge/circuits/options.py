@@ -32,7 +32,7 @@ class Options:
     """Whether to compute sufficiency, completeness and minimality."""
     audit: int | None = None
     """Screened: how many operations of each input, drawn among those not found, to measure after all; none: 32 for
-    inputs of more than 48 tokens, where comparing with exact results takes long."""
+    inputs of more than 48 tokens, where small effects are estimated."""
     seed: int = 0
     """The seed of random circuits and audits."""
 
