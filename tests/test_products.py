@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pathmerge.kernels.compile import float_kernel, helper
-from pathmerge.kernels.products import LANES, LINE, LONG, ROWS, SHORT, apart, products
+from pathmerge.kernels.products import LANES, LINE, LONG, ROWS, SHORT, Tiles, apart, products
 from pathmerge.kernels.softmax import WIDE, exponential, weigh
 
 
-def _multiplier(tiles: tuple[tuple[int, int], ...]) -> Any:
+def _multiplier(tiles: dict[int, Tiles]) -> Any:
     multiply, multiply_onto = products(tiles)
 
     @helper
@@ -41,7 +41,7 @@ def _weigh(scores, n) -> None:
 
 
 @pytest.mark.parametrize("registers", _MULTIPLY)
-@pytest.mark.parametrize("rows", [1, 2, 4, 5, 6, 7, 9, 28])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 9, 28, 30])
 @pytest.mark.parametrize(("depth", "columns"), [(1, 8), (5, 16), (27, 24), (64, 64), (72, 40), (9, 184)])
 def test_products_are_numpys(rows: int, depth: int, columns: int, registers: str) -> None:
     draw = np.random.default_rng(rows + depth)
@@ -79,6 +79,20 @@ def test_products_are_the_same_whatever_the_registers(columns: int) -> None:
         multiply(a, 16, 63, factor, out[at], 0, False)
     for other in out[1:]:
         np.testing.assert_array_equal(out[0], other)
+
+
+@pytest.mark.parametrize("columns", [8, 24, 64, 104, 192])
+@pytest.mark.parametrize("registers", _MULTIPLY)
+def test_a_row_of_a_product_is_the_same_whatever_the_number_of_rows(registers: str, columns: int) -> None:
+    """One or two rows that are left have tiles of their own; circuits must not depend on which inputs share a block."""
+    draw = np.random.default_rng(columns)
+    a, b = draw.standard_normal((12, 63), np.float32), draw.standard_normal((63, columns), np.float32)
+    whole = np.zeros((12, columns), np.float32)
+    _MULTIPLY[registers](a, 12, 63, b, whole, 0, False)
+    for rows in range(1, 12):
+        out = np.zeros((12, columns), np.float32)
+        _MULTIPLY[registers](a, rows, 63, b, out, 0, False)
+        np.testing.assert_array_equal(out[:rows], whole[:rows])
 
 
 @pytest.mark.parametrize("shape", [(5, 8), (64, 64), (192, 192), (3, 64, 104), (200, 128)])

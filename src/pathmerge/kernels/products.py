@@ -2,9 +2,11 @@
 which it cannot where each step is a library's product over thousands of rows.
 
 A tile of ROWS rows and some vector registers of columns is summed in registers, written in LLVM's own language: of
-loops in Python LLVM makes code that stores every partial sum. Rows are multiplied by fours, so matrices have room for
-up to three rows more than count, which hold anything; columns are a multiple of eight. Each number is summed in the
-same order whatever the tile, so the result does not depend on the processor's registers.
+loops in Python LLVM makes code that stores every partial sum. Rows are multiplied by fours, one or two that are left
+in tiles of their own (29 rows, as most inputs of 32 tokens have: a tenth less time than 32); three that are left as if
+they were four, so matrices have room for a row more than count, which holds anything. Columns are a multiple of eight.
+Each number is summed in the same order whatever the tile, so the result depends neither on the processor's registers
+nor on how many rows there are.
 
 A tile reads a few columns of the right factor from top to bottom. Where its rows are a round number of bytes apart, as
 192 numbers are, these places share a quarter of the cache's sets and drive each other out: 55 instead of 90 GFLOP/s.
@@ -26,13 +28,22 @@ ROWS = 4
 LANES = 8
 """Columns come in multiples of it: the numbers in the vector register that every processor of today has."""
 
-# The tiles that columns are cut into, the largest first: numbers in a register, and registers side by side. A
+# By rows, the tiles that columns are cut into, the largest first: numbers in a register, and registers side by side. A
 # multiplication takes four cycles and two begin in each, so a tile of eight sums keeps a processor busy only if nothing
 # is ever late; one of twelve, all that AVX2's sixteen registers have room for, is a sixth faster. Processors with
 # AVX-512 have 32 registers of 16 numbers; four side by side keep both of their multipliers busy even where every load
 # touches two lines of the cache.
-SHORT = ((LANES, 3), (LANES, 2), (LANES, 1))
-LONG = (*((2 * LANES, registers) for registers in (4, 3, 2, 1)), (LANES, 1))
+Tiles = tuple[tuple[int, int], ...]
+SHORT: dict[int, Tiles] = {
+    ROWS: ((LANES, 3), (LANES, 2), (LANES, 1)),
+    2: ((LANES, 4), (LANES, 2), (LANES, 1)),
+    1: ((LANES, 8), (LANES, 4), (LANES, 2), (LANES, 1)),
+}
+LONG: dict[int, Tiles] = {
+    ROWS: (*((2 * LANES, registers) for registers in (4, 3, 2, 1)), (LANES, 1)),
+    2: (*((2 * LANES, registers) for registers in (4, 2, 1)), (LANES, 1)),
+    1: (*((2 * LANES, registers) for registers in (8, 4, 2, 1)), (LANES, 1)),
+}
 
 LINE = 64
 """Bytes in a line of the cache."""
@@ -42,8 +53,8 @@ _INTEGER = ir.IntType(64)
 _FUSED = ("contract",)
 
 
-def _tile(lanes: int, vectors: int, onto: bool) -> Any:
-    """out[c:c+ROWS, j:j+w] = a[i:i+ROWS, :depth] @ b[:depth, j:j+w], or the sum of both (`onto`); w = lanes·vectors."""
+def _tile(rows: int, lanes: int, vectors: int, onto: bool) -> Any:
+    """out[c:c+rows, j:j+w] = a[i:i+rows, :depth] @ b[:depth, j:j+w], or the sum of both (`onto`); w = lanes·vectors."""
     vector = ir.VectorType(_NUMBER, lanes)
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -68,9 +79,9 @@ def _tile(lanes: int, vectors: int, onto: bool) -> Any:
             return found
 
         parts = [_INTEGER(4 * lanes * part) for part in range(vectors)]
-        lines = [address("a", builder.add(i, _INTEGER(row)), _INTEGER(0)) for row in range(ROWS)]
+        lines = [address("a", builder.add(i, _INTEGER(row)), _INTEGER(0)) for row in range(rows)]
         targets = [
-            [builder.add(address("c", builder.add(c, _INTEGER(row)), j), part) for part in parts] for row in range(ROWS)
+            [builder.add(address("c", builder.add(c, _INTEGER(row)), j), part) for part in parts] for row in range(rows)
         ]
         zero = ir.Constant(vector, [0.0] * lanes)
         begun = [[load(place, vector) if onto else zero for place in row] for row in targets]
@@ -79,7 +90,7 @@ def _tile(lanes: int, vectors: int, onto: bool) -> Any:
         builder.position_at_end(loop)
         k = builder.phi(_INTEGER)
         k.add_incoming(_INTEGER(0), before)
-        sums = [[builder.phi(vector) for _ in parts] for _ in range(ROWS)]
+        sums = [[builder.phi(vector) for _ in parts] for _ in range(rows)]
         place = address("b", k, j)
         columns = [load(builder.add(place, part), vector) for part in parts]
         nowhere = ir.Constant(vector, ir.Undefined)
@@ -108,37 +119,43 @@ def _tile(lanes: int, vectors: int, onto: bool) -> Any:
     return intrinsic(typed)
 
 
-def _product(tiles: tuple[tuple[int, int], ...], onto: bool) -> Any:
-    """A product from column j on, cut into tiles: as many of the first as fit, and so on."""
+def _product(count: int, tiles: Tiles, onto: bool) -> Any:
+    """Rows low..high-1 from column j on, `count` at a time, cut into tiles: as many of the first as fit, and so on."""
     if not tiles:
-        return helper(lambda a, rows, depth, b, out, begin, j: None)
-    tile, width = _tile(*tiles[0], onto), tiles[0][0] * tiles[0][1]
-    smaller = _product(tiles[1:], onto)
+        return helper(lambda a, low, high, depth, b, out, begin, j: None)
+    tile, width = _tile(count, *tiles[0], onto), tiles[0][0] * tiles[0][1]
+    smaller = _product(count, tiles[1:], onto)
 
     @helper
-    def product(a, rows, depth, b, out, begin, j):
+    def product(a, low, high, depth, b, out, begin, j):
         while j + width <= b.shape[1]:
-            for i in range(0, rows, ROWS):
+            for i in range(low, high, count):
                 tile(a, i, b, j, out, begin + i, depth)
             j += width
-        smaller(a, rows, depth, b, out, begin, j)
+        smaller(a, low, high, depth, b, out, begin, j)
 
     return product
 
 
-def products(tiles: tuple[tuple[int, int], ...]) -> tuple[Any, Any]:
+def _products(tiles: dict[int, Tiles], onto: bool) -> Any:
+    fours, twos, ones = (_product(count, tiles[count], onto) for count in (ROWS, 2, 1))
+
+    @helper
+    def product(a, rows, depth, b, out, begin):
+        left = rows % ROWS
+        whole = rows - left if left <= 2 else rows
+        fours(a, 0, whole, depth, b, out, begin, 0)
+        if left == 1:
+            ones(a, whole, rows, depth, b, out, begin, 0)
+        elif left == 2:
+            twos(a, whole, rows, depth, b, out, begin, 0)
+
+    return product
+
+
+def products(tiles: dict[int, Tiles]) -> tuple[Any, Any]:
     """`multiply` and `multiply_onto` with these tiles."""
-    plain, adding = _product(tiles, False), _product(tiles, True)
-
-    @helper
-    def multiply(a, rows, depth, b, out, begin):
-        plain(a, rows, depth, b, out, begin, 0)
-
-    @helper
-    def multiply_onto(a, rows, depth, b, out, begin):
-        adding(a, rows, depth, b, out, begin, 0)
-
-    return multiply, multiply_onto
+    return _products(tiles, False), _products(tiles, True)
 
 
 multiply, multiply_onto = products(LONG if binding.get_host_cpu_features().get("avx512f") else SHORT)
