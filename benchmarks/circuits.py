@@ -1,6 +1,6 @@
 """Seconds per input of the circuit method, beside a brute force of our own measured in the same run.
 
-    .venv/bin/python benchmarks/circuits.py [--models RUN_OR_NAME ...] [--sizes 32 48 64 98 128] [--threads 2]
+    .venv/bin/python benchmarks/circuits.py [--models RUN_OR_NAME ...] [--sizes 32 48 64 98 128] [--inputs 1024]
 
 Brute force is what the method's definition says: one whole pass through the model for every perturbation, batched, with
 `model.run` and an edit. Above N=48 it is timed on a part of the passes and extrapolated (marked ~): at N=128 it takes
@@ -116,11 +116,11 @@ def timed(model: Any, batch: pm.Batch, mode: Any, threads: int, trust: bool = Fa
     return statistics.median(found)
 
 
-def row(name: str, model: Transformer, threads: int) -> Measured:
-    """Measure and print one line of the table."""
+def row(name: str, model: Transformer, threads: int, inputs: int) -> Measured:
+    """Measure and print one line of the table, from so many inputs of up to 48 tokens."""
     size = model.config.input_size
     longest = ((size - 5) // 3 - 1) // 2
-    count = 1024 if size <= 48 else 4 * threads  # by the thousand: starting two processes takes 0.2 s
+    count = inputs if size <= 48 else 4 * threads
     batch = pm.Balanced(input_size=size, lookahead=max(1, longest // 2)).sample(count, seed=1, split="test")
     torch.set_num_threads(threads)
     brute, part = brute_force(model, model.inputs(batch).tokens[:1])
@@ -174,6 +174,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=SHIPPED, help="runs or shipped models; sizes without: untrained")
     parser.add_argument("--sizes", nargs="*", type=int, default=[32, 48, 64, 98, 128])
+    parser.add_argument("--inputs", type=int, default=1024, help="up to 48 tokens; starting two processes takes 0.05 s")
+    parser.add_argument("--compiled", action=argparse.BooleanOptionalAction, default=True, help="compiled models, too")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     trained = [load_trained(given) for given in options.models]
@@ -189,10 +191,12 @@ def main() -> None:
         layers = 4 if size <= 48 else 6
         models = [(title, model) for title, model in trained if model.config.input_size == size]
         for title, model in models or [("untrained", pm.OneHot(input_size=size, layers=layers).build(1))]:
-            measured = row(title, model, options.threads)
+            measured = row(title, model, options.threads, options.inputs)
             if title != "untrained":
                 found["trained"].append(measured)
-        found["compiled"].append(row("compiled", pm.compiled(size, layers - 2), options.threads))
+        if options.compiled:
+            compiled = pm.compiled(size, layers - 2)
+            found["compiled"].append(row("compiled", compiled, options.threads, options.inputs))
     for rows in found.values():
         if rows:
             grows(rows)
