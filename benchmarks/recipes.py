@@ -16,10 +16,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import normed
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -61,6 +62,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "constant-rate": {"training__schedule": "constant"},
 }
 """What `efficient` is without one of its parts, or with blocks that share weights; at N=64, one core each."""
+NORMED = ("all", "no-prior")
+"""Of these, which are also tried with normalised queries and keys."""
 ABLATION_EXAMPLES = 500_000
 DEPTHS = (3, 4, 5, 6, 7, 8, 10, 12)
 """How often the blocks of looped models are applied when they are judged."""
@@ -126,6 +129,10 @@ def trials() -> Iterator[Trial]:
             yield Trial(
                 f"ablation/efficient-64-{name}/seed{seed}", changed(recipe("efficient", 64, seed), **short, **changes)
             )
+    for seed in SEEDS:
+        for name in NORMED:
+            base = changed(recipe("efficient", 64, seed), **short, **ABLATIONS[name])
+            yield Trial(f"ablation/efficient-64-{name}-normed/seed{seed}", normalised(base))
     looped = changed(recipe("efficient", 128, 1), training__threads=1, model__layers=1, model__loops=6)
     yield Trial("loops/efficient-128-one-block-looped-6/seed1", looped)
     yield Trial("loops/efficient-128-one-block-no-prior/seed1", changed(looped, model__initialisation="default"))
@@ -134,6 +141,13 @@ def trials() -> Iterator[Trial]:
     small = changed(looped, training__examples=700_000, problem__vertices=HALF[128][0])
     for name, changes in (("5", {"model__loops": 5}), ("6", {}), ("6-to-10", {"training__deepest": 10})):
         yield Trial(f"loops/efficient-128-half-size-looped-{name}/seed1", changed(small, **changes))
+
+
+def normalised(config: RunConfig) -> RunConfig:
+    """The same with normalised queries and keys."""
+    model = config.model
+    values = {field.name: getattr(model, field.name) for field in fields(model)}
+    return replace(config, model=normed.NormedEdges(**values))
 
 
 def control(optimizer: str, rate: float, seed: int) -> RunConfig:
@@ -274,7 +288,8 @@ def train_one(trial: Trial) -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     config = RUNS / f"{trial.config.run_name}.toml"
     config.write_text(to_toml(trial.config), encoding="utf-8")
-    program = [sys.executable, "-m", "pathmerge", "train", str(config), "--out", str(RUNS), "--quiet"]
+    own = ["--use", normed.__file__] if isinstance(trial.config.model, normed.NormedEdges) else []
+    program = [sys.executable, "-m", "pathmerge", *own, "train", str(config), "--out", str(RUNS), "--quiet"]
     print(f"training {trial.name}", flush=True)
     subprocess.run(program, check=False)
 
