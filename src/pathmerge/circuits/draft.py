@@ -187,14 +187,14 @@ def _trusts(
 def _features(frames: Frames, found: Found, answers: Sequence[Responses], *, in_source: bool) -> Listed:
     """The features that operations depend on in one of their rows, and how much they change the product."""
     present = found.in_source if in_source else found.in_target
-    at, which = np.nonzero(present)
-    value = np.empty(len(at), np.float32)
+    first = np.concatenate([[0], np.cumsum(present.sum(1))])
+    which, value = np.empty(first[-1], np.int32), np.empty(first[-1], np.float32)
     for layer, given in enumerate(answers):
         kernels.changes(
-            frames.rules, frames.owner, found.operations, at, which, layer, given.after, given.shift, given.products,
-            given.source if in_source else given.target, in_source, value,
+            frames.rules, frames.owner, found.operations, present, first, layer, given.after, given.shift,
+            given.products, given.source if in_source else given.target, in_source, which, value,
         )  # fmt: skip
-    return Listed(_limits(at, len(present)), which.astype(np.int32), value)
+    return Listed(first, which, value)
 
 
 def _limits(at: np.ndarray, count: int) -> np.ndarray:

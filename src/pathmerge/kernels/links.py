@@ -84,19 +84,23 @@ def depend(
 
 
 @float_kernel
-def changes(rules, owner, operations, at, which, layer, after, shift, products, answers, in_source, out):
-    """How much feature which[k] changes the product of operation at[k], for the operations of one layer; `answers` are
-    its responses in the source (`in_source`) or the target, as in `linkable`."""
-    for k in range(at.shape[0]):
-        s = at[k]
+def changes(rules, owner, operations, present, first, layer, after, shift, products, answers, in_source, which, out):
+    """For the operations of one layer, the features they depend on (present, S x F) and how much each changes the
+    product: those of operation s from first[s] on, in `which` and `out`. `answers` are the layer's responses in the
+    source (`in_source`) or the target, as in `linkable`."""
+    for s in range(operations.shape[0]):
         if operations[s, 0] != layer:
             continue
         h, row, i = operations[s, 1], operations[s, 2], operations[s, 3]
         g = owner[row]
         low = rules.first[g]
         place, column = row - low + shift[g], row - low - after[g]
-        value = answers[h, low + i, which[k], column] if in_source else answers[h, place, which[k], i]
-        out[k] = value - products[h, place, i]
+        k = first[s]
+        for f in range(present.shape[1]):
+            if present[s, f]:
+                value = answers[h, low + i, f, column] if in_source else answers[h, place, f, i]
+                which[k], out[k] = f, value - products[h, place, i]
+                k += 1
 
 
 @kernel
