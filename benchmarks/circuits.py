@@ -6,6 +6,8 @@ Brute force is what the method's definition says: one whole pass through the mod
 `model.run` and an edit. Above N=48 it is timed on a part of the passes and extrapolated (marked ~): at N=128 it takes
 minutes. The last lines say how the cost grows with the input size, from the smallest to the largest.
 Exact results above EXACT_LIMIT seconds are extrapolated in the same way from some operations of each layer.
+GFLOP/s are torch's in products of 2048 x 2048, just before and after the screened circuits were timed: a shared machine
+is a third faster in one minute than in another.
 """
 
 from __future__ import annotations
@@ -126,7 +128,9 @@ def row(name: str, model: Transformer, threads: int, inputs: int) -> Measured:
     brute, part = brute_force(model, model.inputs(batch).tokens[:1])
     seconds, guessed = exact(model, batch.take(slice(0, 384)), threads)
     verdicts = timed(model, batch, "screened", threads, look="explained")
+    before = library_rate(threads)
     screened = timed(model, batch, "screened", threads)
+    rate = (before + library_rate(threads)) / 2
     trusted = timed(model, batch, "screened", threads, trust=True)
     (first,) = explain_all(model, batch[0], mode="screened", trust=False)
     assert first is not None
@@ -134,7 +138,8 @@ def row(name: str, model: Transformer, threads: int, inputs: int) -> Measured:
     guess, estimate = ("~" if extrapolated else "" for extrapolated in (part, guessed))
     print(
         f"| {size} | {model.layers} | {name} | {guess}{brute:.3g} s | {estimate}{seconds:.3g} s "
-        f"| {brute / seconds:.0f} | {verdicts:.3g} s | {screened:.3g} s | {brute / screened:.0f} | {trusted:.3g} s "
+        f"| {brute / seconds:.0f} | {verdicts:.3g} s | {screened:.3g} s | {rate:.0f} | {brute / screened:.0f} "
+        f"| {trusted:.3g} s "
         f"| {first.passes:,} | {max(used):.2f} |",
         flush=True,
     )
@@ -179,10 +184,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     trained = [load_trained(given) for given in options.models]
-    print(f"torch's own products, {options.threads} threads: {library_rate(options.threads):.0f} GFLOP/s")
     columns = (
-        "N", "layers", "model", "brute force", "exact", "×", "verdict", "screened", "×", "with trust", "passes",
-        "GB per process",
+        "N", "layers", "model", "brute force", "exact", "×", "verdict", "screened", "GFLOP/s", "×", "with trust",
+        "passes", "GB per process",
     )  # fmt: skip
     print(f"| {' | '.join(columns)} |")
     print("|---" * len(columns) + "|")

@@ -60,8 +60,12 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "last-weights": {"training__average": None},
     "short-vectors": {"model__spread": 0.18},
     "constant-rate": {"training__schedule": "constant"},
+    "soft-target": {"training__loss": "soft"},
+    "any-answer": {"training__loss": "any"},
+    "batch-ramp": {"training__first_batch_size": 32, "training__ramp": 100_000},
 }
-"""What `efficient` is without one of its parts, or with blocks that share weights; at N=64, one core each."""
+"""What `efficient` is without one of its parts, with blocks that share weights, or with something more; at N=64, one
+core each."""
 NORMED = ("all", "no-prior")
 """Of these, which are also tried with normalised queries and keys."""
 ABLATION_EXAMPLES = 500_000
