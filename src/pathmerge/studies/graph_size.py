@@ -27,7 +27,7 @@ class GraphSize(LearningStudy):
     varied: ClassVar[str] = "vertices"
     budgets: ClassVar[Mapping[str, Budget]] = {
         "smoke": Budget(examples=1024, seeds=2, point=512, validation=50, test=100),
-        "laptop": Budget(examples=1_000_000, seeds=3, point=20_000),
+        "laptop": Budget(examples=600_000, seeds=3, point=20_000),
         "paper": Budget(examples=236_000_000, seeds=14),
     }
     recipes: ClassVar[tuple[str, ...]] = ("paper", "tuned", "matched", "efficient", "dense")
