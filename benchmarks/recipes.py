@@ -50,6 +50,7 @@ OTHER_PROBLEMS = {
 HALF = {128: (21, 10), 64: (11, 5)}
 """Vertices, and the largest lookahead, of trainings on the smaller half of the problems, by input size."""
 CONTROL_EXAMPLES = 1_500_000
+"""Of the controls, and of the paper's recipe, which has no end of its own that could be waited for."""
 ABLATIONS: dict[str, dict[str, Any]] = {
     "all": {},
     "one-block-looped-5": {"model__layers": 1, "model__loops": 5},
@@ -63,6 +64,9 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "soft-target": {"training__loss": "soft"},
     "any-answer": {"training__loss": "any"},
     "batch-ramp": {"training__first_batch_size": 32, "training__ramp": 100_000},
+    "tangled": {"curriculum__tangled": 0.5},
+    "tangled-any": {"curriculum__tangled": 0.5, "training__loss": "any"},
+    "sooner": {"curriculum__threshold": 0.9},
 }
 """What `efficient` is without one of its parts, with blocks that share weights, or with something more; at N=64, one
 core each."""
@@ -125,6 +129,8 @@ def trials() -> Iterator[Trial]:
             yield Trial(f"control/{optimizer}-{rate:g}/seed1", control(optimizer, rate, 1))
     for seed in SEEDS:
         yield Trial(f"plain/muon-32/seed{seed}", control("muon", 1e-3, seed))
+        published = {"training__examples": CONTROL_EXAMPLES, "training__threads": 1}
+        yield Trial(f"paper/paper-32/seed{seed}", changed(recipe("paper", 32, seed), **published))
     yield Trial("post/matched-128/seed1", recipe("matched", 128, 1))
     yield Trial("post/matched-152/seed1", changed(recipe("matched", 152, 1), training__threads=1))
     short = {"training__threads": 1, "training__examples": ABLATION_EXAMPLES}
