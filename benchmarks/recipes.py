@@ -66,6 +66,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "batch-ramp": {"training__first_batch_size": 32, "training__ramp": 100_000},
     "tangled": {"curriculum__tangled": 0.5},
     "tangled-any": {"curriculum__tangled": 0.5, "training__loss": "any"},
+    "tangled-any-largest": {"curriculum__tangled": 0.5, "training__loss": "any", "curriculum__largest": 10},
+    "tangled-any-largest-4": {"curriculum__tangled": 0.5, "training__loss": "any", "curriculum__largest": 4},
     "sooner": {"curriculum__threshold": 0.9},
 }
 """What `efficient` is without one of its parts, with blocks that share weights, or with something more; at N=64, one
