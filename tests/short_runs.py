@@ -6,7 +6,7 @@ The fixtures that hold such runs are in conftest.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,22 @@ PLAIN = replace(
 """Twenty steps of 32 examples without a curriculum."""
 
 
+def tiny(**changes: Any) -> pm.RunConfig:
+    """A run of a second: fields of Training by name, other tables whole."""
+    training = {f.name for f in fields(pm.Training)}
+    given: dict[str, Any] = {"examples": 640, "batch_size": 32, "threads": 1, "log_every": 160, "validate_every": 320}
+    given |= {name: value for name, value in changes.items() if name in training}
+    rest = {name: value for name, value in changes.items() if name not in training}
+    tables: dict[str, Any] = {
+        "problem": pm.Balanced(input_size=20),
+        "model": pm.OneHot(input_size=20, layers=2, hidden=4),
+        "training": pm.Training(**given),
+        "held_out": pm.Holding(test=50, validation=50),
+        "seed": 3,
+    }
+    return pm.RunConfig(**(tables | rest))
+
+
 MODELS = {
     "onehot": pm.OneHot(input_size=SIZE, layers=1, hidden=4),
     "matching": pm.OneHot(input_size=SIZE, layers=2, hidden=4, initialisation="matching"),
@@ -117,6 +133,10 @@ def newest(run: Path) -> Checkpoint:
     found = load_latest(run / "checkpoints")
     assert found is not None
     return found
+
+
+def lines_of(run: pm.Run, kind: str) -> list[dict[str, Any]]:
+    return [line for line in run.metrics() if line["kind"] == kind]
 
 
 def lines_without_time(run: Path) -> list[dict[str, Any]]:
