@@ -18,7 +18,7 @@ from pathmerge.studies.catalogue import STUDIES
 from pathmerge.training.config import RunConfig
 
 # What helpers assert is explained like what tests assert.
-pytest.register_assert_rewrite("circuit_samples", "short_runs")
+pytest.register_assert_rewrite("circuit_samples", "html_reader", "short_runs")
 
 
 @pytest.fixture
