@@ -19,7 +19,7 @@ from pathmerge.studies.study import Study
 from pathmerge.training.config import RunConfig
 
 # What helpers assert is explained like what tests assert.
-pytest.register_assert_rewrite("circuit_samples", "html_reader", "short_runs", "study_runs")
+pytest.register_assert_rewrite("circuit_samples", "html_reader", "planted", "short_runs", "study_runs")
 
 
 @pytest.fixture
