@@ -4,7 +4,7 @@ All draws have fixed keys, so a run gives the same p-values each time. The thres
 order of drawing changes and every p-value with it: about a thousand comparisons then stay clear of it with
 probability 0.99, while a wrong probability, at these sample sizes, gives far less (the tests named controls show it).
 
-Also here: the layout and the difficulty of a problem, as tests of single examples ask for them.
+Also here: the layout and the difficulty of a problem, as tests of single examples ask for them, and its baselines.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ PARENTS: dict[int, Fraction] = {1: Fraction(5, 8), 2: Fraction(1, 8), 3: Fractio
 Edge = tuple[int, int]
 Case = Callable[..., Distribution]
 Probabilities = Mapping[Any, Fraction]
+SEARCH_RULES = ["first edge", "random child", "highest degree", "nearest id"]
+"""The baselines of search problems, in their order."""
 
 
 def merge_rare(table: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
