@@ -48,6 +48,15 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Study]:
     del STUDIES["trained"]
 
 
+@pytest.fixture(scope="module")
+def one_core() -> Iterator[None]:
+    """Small operations on several cores wait for each other, ten times as long where other tests run beside them."""
+    from pathmerge.parallel import Workers
+
+    with Workers(1):
+        yield
+
+
 # Runs that tests of several files go back to. Training is imported where it is needed: many tests do without torch.
 
 
