@@ -15,10 +15,11 @@ from pathmerge.encodings.language import Language
 from pathmerge.models.config import MODELS
 from pathmerge.problems.distribution import Distribution
 from pathmerge.studies.catalogue import STUDIES
+from pathmerge.studies.study import Study
 from pathmerge.training.config import RunConfig
 
 # What helpers assert is explained like what tests assert.
-pytest.register_assert_rewrite("circuit_samples", "short_runs")
+pytest.register_assert_rewrite("circuit_samples", "html_reader", "planted", "short_runs", "study_runs")
 
 
 @pytest.fixture
@@ -31,6 +32,29 @@ def catalogues(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for catalogue, kept in zip((DISTRIBUTIONS, MODELS, STUDIES), before, strict=True):
         catalogue.clear()
         catalogue.update(kept)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Study]:
+    """A study from someone's plug-in, in this process and in all that it starts."""
+    from study_runs import PLUGIN
+
+    path = tmp_path / "trained.py"
+    path.write_text(PLUGIN)
+    monkeypatch.setenv(plugins.VARIABLE, str(path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    plugins.load_plugins()
+    yield STUDIES["trained"]
+    del STUDIES["trained"]
+
+
+@pytest.fixture(scope="module")
+def one_core() -> Iterator[None]:
+    """Small operations on several cores wait for each other, ten times as long where other tests run beside them."""
+    from pathmerge.parallel import Workers
+
+    with Workers(1):
+        yield
 
 
 # Runs that tests of several files go back to. Training is imported where it is needed: many tests do without torch.

@@ -295,3 +295,8 @@ def ready(name: str, count: int = 4, seed: int = 0) -> tuple[Transformer, Batch,
     model = shaken(CASES[name].model)
     batch = CASES[name].problems.sample(count, seed=seed, threads=1)
     return model, batch, model.inputs(batch)
+
+
+def same(a: Transformer, b: Transformer) -> bool:
+    first, second = a.state_dict(), b.state_dict()
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

@@ -3,13 +3,15 @@
 All draws have fixed keys, so a run gives the same p-values each time. The threshold LEAST is there for the day the
 order of drawing changes and every p-value with it: about a thousand comparisons then stay clear of it with
 probability 0.99, while a wrong probability, at these sample sizes, gives far less (the tests named controls show it).
+
+Also here: the layout and the difficulty of a problem, as tests of single examples ask for them, and its baselines.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import combinations, permutations
@@ -20,7 +22,7 @@ import oracles
 import pytest
 from scipy.stats import chi2_contingency, chisquare
 
-from pathmerge import DFS, Balanced, Naive, Problem, SelectionInference, Star, Tangled, oracle
+from pathmerge import DFS, Balanced, Layout, Naive, Problem, SelectionInference, Star, Tangled, oracle
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
 from pathmerge.problems.selection_inference import STEPS
@@ -29,7 +31,10 @@ LEAST = 1e-5
 ONE_WORD = (0,)
 PARENTS: dict[int, Fraction] = {1: Fraction(5, 8), 2: Fraction(1, 8), 3: Fraction(1, 8), 4: Fraction(1, 8)}
 Edge = tuple[int, int]
+Case = Callable[..., Distribution]
 Probabilities = Mapping[Any, Fraction]
+SEARCH_RULES = ["first edge", "random child", "highest degree", "nearest id"]
+"""The baselines of search problems, in their order."""
 
 
 def merge_rare(table: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
@@ -98,6 +103,24 @@ def problems_of(batch: Batch) -> Iterator[Problem]:
         else:
             visited = tuple(zip(seen[0::2], seen[1::2], strict=False))
             yield Problem(STEPS[batch.difficulty[row, 2]], graph, start, goal, visited_edges=visited, current=current)
+
+
+def layout_of(problem: Problem, input_size: int) -> Layout:
+    return Layout(input_size, problem.task)
+
+
+def children(problem: Problem, vertex: int) -> set[int]:
+    return {v for u, v in problem.edges if u == vertex}
+
+
+def difficulty_of(problem: Problem, distribution: Distribution) -> tuple[int, int, int]:
+    """The cell that the oracle puts the problem into."""
+    if problem.task == "search":
+        spokes = len(children(problem, problem.start)) if "spokes" in distribution.columns else 0
+        return oracle.lookahead(problem), spokes, 0
+    if problem.task == "dfs":
+        return oracle.backtrack(problem), 0, 0
+    return oracle.frontier(problem), oracle.branch(problem), STEPS.index(problem.task)
 
 
 def draw_slowly(rng: random.Random, distribution: Distribution) -> Problem:

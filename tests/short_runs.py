@@ -6,7 +6,7 @@ The fixtures that hold such runs are in conftest.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,22 @@ PLAIN = replace(
 """Twenty steps of 32 examples without a curriculum."""
 
 
+def tiny(**changes: Any) -> pm.RunConfig:
+    """A run of a second: fields of Training by name, other tables whole."""
+    training = {f.name for f in fields(pm.Training)}
+    given: dict[str, Any] = {"examples": 640, "batch_size": 32, "threads": 1, "log_every": 160, "validate_every": 320}
+    given |= {name: value for name, value in changes.items() if name in training}
+    rest = {name: value for name, value in changes.items() if name not in training}
+    tables: dict[str, Any] = {
+        "problem": pm.Balanced(input_size=20),
+        "model": pm.OneHot(input_size=20, layers=2, hidden=4),
+        "training": pm.Training(**given),
+        "held_out": pm.Holding(test=50, validation=50),
+        "seed": 3,
+    }
+    return pm.RunConfig(**(tables | rest))
+
+
 MODELS = {
     "onehot": pm.OneHot(input_size=SIZE, layers=1, hidden=4),
     "matching": pm.OneHot(input_size=SIZE, layers=2, hidden=4, initialisation="matching"),
@@ -119,6 +135,10 @@ def newest(run: Path) -> Checkpoint:
     return found
 
 
+def lines_of(run: pm.Run, kind: str) -> list[dict[str, Any]]:
+    return [line for line in run.metrics() if line["kind"] == kind]
+
+
 def lines_without_time(run: Path) -> list[dict[str, Any]]:
     lines = read_metrics(run / "metrics.jsonl")
     return [{name: value for name, value in line.items() if name not in TIME_FIELDS} for line in lines]
@@ -167,3 +187,8 @@ def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != ".lock"
     }
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What stands in a folder of circuits, but for the summary, which says how long it took."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "summary.json"}

@@ -1,4 +1,4 @@
-"""Studies elsewhere: on a Ray cluster and through Slurm, whatever dies, and when the cluster is not there.
+"""Studies on a Ray cluster, whatever dies, and when the cluster is not there; options that do not fit.
 
 The study is a plug-in written by the test, as a user's would be, so that every process has to load it. What a run gives
 is held against the same study on this machine without a failure, to the byte.
@@ -7,78 +7,25 @@ is held against the same study on this machine without a failure, to the byte.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import secrets
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from study_runs import Recorder, directory, family, performers, run_here, run_it
 
-from pathmerge import plugins
 from pathmerge.cli import main
-from pathmerge.studies import elsewhere, perform, ray_backend, slurm_backend
-from pathmerge.studies.catalogue import STUDIES
-from pathmerge.studies.elsewhere import Attempt, Landing, News
-from pathmerge.studies.perform import Order
+from pathmerge.studies import ray_backend, slurm_backend
 from pathmerge.studies.ray_backend import RayCluster
-from pathmerge.studies.results import Folder, Outcome
-from pathmerge.studies.runner import POLL, Backend, Event, Local, run_study
-from pathmerge.studies.slurm_backend import Slurm
+from pathmerge.studies.runner import POLL, Event, Local
 from pathmerge.studies.study import Study, Task
-from pathmerge.training.run import lock
-
-PLUGIN = """
-from matplotlib.figure import Figure
-
-import pathmerge as pm
-from pathmerge.studies.catalogue import STUDIES
-from pathmerge.studies.study import Study, Task
-from pathmerge.training.config import RunConfig
-
-
-class Trained(Study):
-    name, figure, question = "trained", "Figure 0", "Does a run survive?"
-
-    def says(self, setting):
-        return "small trainings"
-
-    def tasks(self, setting):
-        examples, runs = {"smoke": (20 * 64, 2), "laptop": (1500 * 64, 4), "paper": (10**7 * 64, 1)}[setting.scale]
-        training = pm.Training(
-            optimizer="adamw", learning_rate=1e-3, batch_size=64, examples=examples, log_every=640,
-            validate_every=32000, schedule="constant", threads=1, stop="never",
-        )
-        return [
-            Task(labels={"seed": seed}, config=RunConfig(
-                problem=pm.Balanced(input_size=20),
-                model=pm.Edges(input_size=20, layers=2, end_width=8),
-                training=training,
-                curriculum=pm.Curriculum(),
-                held_out=pm.Holding(test=50, validation=50),
-                seed=seed,
-            ))
-            for seed in range(runs)
-        ]
-
-    def measure(self, task, run, setting, place):
-        return [{"examples": run.examples}]
-
-    def draw(self, rows, setting):
-        return Figure()
-
-
-STUDIES["trained"] = Trained()
-"""
-
-Watch = Callable[[Event, Sequence[Task]], None]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,53 +40,6 @@ def own_token() -> Generator[None]:
         yield
 
 
-@pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Study]:
-    """The plug-in, in this process and in all that it starts."""
-    path = tmp_path / "trained.py"
-    path.write_text(PLUGIN)
-    monkeypatch.setenv(plugins.VARIABLE, str(path))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    plugins.load_plugins()
-    yield STUDIES["trained"]
-    del STUDIES["trained"]
-
-
-def run_it(
-    study: Study, scale: str, out: Path, backend: Backend, watch: Watch | None = None, save_every: float = 0.5
-) -> dict[str, bytes]:
-    """The weights of each run; every task must have ended well."""
-    setting = study.setting(scale)
-    rows, _ = run_study(study, setting, out, backend, save_every=save_every, watch=watch)
-    tasks = study.tasks(setting)
-    assert [row.get("error") for row in rows] == [None] * len(tasks)
-    return weights(out, tasks)
-
-
-def run_here(study: Study, scale: str, out: Path) -> dict[str, bytes]:
-    """The same in this process, without a failure."""
-    setting = study.setting(scale)
-    tasks = study.tasks(setting)
-    Folder(root=out, study=study, setting=setting).open(tasks)
-    for task in tasks:
-        outcome = perform.perform(make_order(task, out, scale))
-        assert outcome.error is None
-    return weights(out, tasks)
-
-
-def make_order(task: Task, out: Path, scale: str = "smoke") -> Order:
-    return Order(study="trained", scale=scale, recipe="tuned", task=task.name, root=str(out), save_every=0.5)
-
-
-def weights(out: Path, tasks: Sequence[Task]) -> dict[str, bytes]:
-    return {task.name: (directory(out, task) / "model.safetensors").read_bytes() for task in tasks}
-
-
-def directory(out: Path, task: Task) -> Path:
-    assert task.config is not None
-    return out / "runs" / task.config.run_name
-
-
 def has_checkpoint(out: Path, task: Task) -> bool:
     return any(directory(out, task).glob("checkpoints/*.json"))
 
@@ -149,60 +49,6 @@ def wait_until(what: Callable[[], Any], seconds: float = 60.0) -> None:
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def performers(root: Path, above: int | None = None) -> dict[str, int]:
-    """The processes that perform tasks with results in this folder, by task; `above`: only those below this process."""
-    found: dict[str, int] = {}
-    for pid, words in command_lines().items():
-        if "pathmerge.studies.perform" in words and words[-1].startswith("{"):
-            order = json.loads(words[-1])
-            if order["root"] == str(root.resolve()) and (above is None or pid in family(above)):
-                found[order["task"]] = pid
-    return found
-
-
-def command_lines() -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue  # it has just ended
-        found[int(path.parent.name)] = [word for word in words if word]
-    return found
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that come from it."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found = [pid]
-    for one in found:  # grows meanwhile
-        found += [child for child, parent in parents.items() if parent == one]
-    return found
-
-
-class Recorder:
-    """Keeps the events and kills, once, the process of one task as soon as it has one."""
-
-    def __init__(self, root: Path, victim: str) -> None:
-        self.root, self.victim, self.events = root, victim, list[Event]()
-        self.killed = False
-
-    def __call__(self, event: Event, tasks: Sequence[Task]) -> None:
-        if event.kind != "waiting":
-            self.events.append(event)
-        if not self.killed and self.victim in (found := performers(self.root)):
-            os.kill(found[self.victim], signal.SIGKILL)
-            self.killed = True
-
-    def kinds(self, task: str) -> list[str]:
-        return [event.kind for event in self.events if event.task == task]
 
 
 def test_a_study_through_ray(
@@ -407,142 +253,3 @@ def test_what_is_not_installed_is_named(
     for place in (ray_backend, slurm_backend):
         monkeypatch.setattr(place, "find_spec", lambda name: None if name == module else find(name))
     assert complaint(capsys, *words.split()) == said
-
-
-def test_a_run_that_is_held_is_waited_for(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A machine that was lost may live on for a while: its process holds the run, and gets on with it or does not."""
-    monkeypatch.setattr(perform, "HELD_WAIT", 0.5)
-    monkeypatch.setattr(perform, "HELD_POLL", 0.05)
-    setting = study.setting("smoke")
-    task = study.tasks(setting)[0]
-    folder = Folder(root=tmp_path, study=study, setting=setting)
-    folder.open(study.tasks(setting))
-    run = directory(tmp_path, task)
-    run.mkdir()
-    done: list[Outcome] = []
-    work = threading.Thread(target=lambda: done.append(perform.perform(make_order(task, tmp_path))))
-    with lock(run):
-        # Without a sign of life it is given up.
-        failed = perform.perform(make_order(task, tmp_path))
-        assert failed.error == f"run={str(run)!r}: another process is training it"
-        assert failed.seconds > 0.5
-        folder.file_of(task.name).unlink()
-        work.start()
-        for number in range(30):  # three times as long as it would wait for nothing
-            (run / "metrics.jsonl").write_text("")
-            os.utime(run / "metrics.jsonl", ns=(number, number))
-            time.sleep(0.05)
-        (run / "metrics.jsonl").unlink()
-        assert work.is_alive()
-        assert done == []
-    work.join(timeout=60)
-    assert [outcome.error for outcome in done] == [None]
-
-
-def test_a_task_whose_parent_is_gone_does_not_start(study: Study, tmp_path: Path):
-    """It may die while the child still loads its libraries, when the system does not tell the child yet."""
-    (task, *_) = study.tasks(study.setting("smoke"))
-    program = [sys.executable, "-m", "pathmerge.studies.perform", make_order(task, tmp_path).to_json()]
-    done = subprocess.run(program, env={**os.environ, perform.PARENT: "1"}, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGTERM
-    assert not (tmp_path / "runs").exists()
-
-
-def test_how_often_a_task_is_sent(tmp_path: Path, study: Study):
-    (task, *_) = study.tasks(study.setting("smoke"))
-    for kind, often in (("died", 3), ("lost", elsewhere.LOSSES)):
-        attempt: Attempt | None = Attempt(order=make_order(task, tmp_path), cores=1)
-        count = 0
-        while attempt is not None:
-            count += 1
-            attempt = attempt.again(News(kind=kind))
-        assert count == often
-
-
-def test_a_machine_without_the_folder_says_so(study: Study, tmp_path: Path):
-    (task, *_) = study.tasks(study.setting("smoke"))
-    place = str(tmp_path / "elsewhere")
-    news = elsewhere.carry_out(make_order(task, tmp_path), place, "")
-    assert news.kind == "failed"
-    assert news.says == f"out={place!r}: is not there on {socket.gethostname()}; all machines must share it"
-    assert not Path(place).exists()
-
-
-def test_a_file_may_arrive_late(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    setting = study.setting("smoke")
-    folder = Folder(root=tmp_path, study=study, setting=setting)
-    folder.open(study.tasks(setting))
-    landing = Landing(folder=folder)
-    landing.expect("seed=0")
-    assert list(landing.landed()) == []
-    folder.keep(Outcome(task="seed=0"))
-    assert [(event.task, event.kind) for event in landing.landed()] == [("seed=0", "ended")]
-    monkeypatch.setattr(elsewhere, "LANDING_WAIT", -1.0)
-    landing.expect("seed=1")
-    assert [(event.task, event.says) for event in landing.landed()] == [("seed=1", "its file did not arrive")]
-    assert landing.deadlines == {}
-
-
-@pytest.mark.long
-def test_a_study_through_submitit_alone(study: Study, tmp_path: Path):
-    """Its own jobs, as processes of this machine: one is killed, and another one goes on for it."""
-    watch = Recorder(tmp_path / "slurm", "seed=1")
-    found = run_it(study, "smoke", tmp_path / "slurm", Slurm(executor="local"), watch)
-    assert watch.kinds("seed=0") == ["began", "ended"]
-    assert watch.kinds("seed=1") == ["began", "died", "began", "ended"]
-    assert found == run_here(study, "smoke", tmp_path / "here")
-
-
-STANDINS = {
-    "sbatch": """
-        export SLURM_JOB_ID=$$ SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 SLURM_PROCID=0 SLURM_LOCALID=0
-        grep '^#SBATCH' "$1" >> "$(dirname "$0")/asked"
-        cp "$1" "$(dirname "$0")/job-$$"  # as Slurm does: submitit moves the script as soon as this ends
-        setsid sh "$(dirname "$0")/job-$$" > /dev/null 2>&1 &
-        echo "Submitted batch job $$"
-    """,
-    "srun": """
-        while true; do
-            case "$1" in --output|--error) shift 2 ;; -*) shift ;; *) exec "$@" ;; esac
-        done
-    """,
-    "sacct": """
-        echo 'JobID|State|NodeList'
-        for word in "$@"; do case "$word" in [0-9]*) echo "$word|RUNNING|here" ;; esac; done
-    """,
-    "scancel": "exit 0",
-}
-"""As much of Slurm as submitit asks for; jobs are processes of this machine."""
-
-
-def install(scripts: Mapping[str, str], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.mkdir()
-    for name, script in scripts.items():
-        (place / name).write_text(f"#!/bin/sh\n{script}")
-        (place / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
-
-
-def test_a_job_that_slurm_refuses_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    refuses = "echo 'sbatch: error: invalid partition specified: fast' >&2; exit 1"
-    install({**STANDINS, "sbatch": refuses}, tmp_path / "bin", monkeypatch)
-    words = ["study", "lookahead-histogram", "--scale", "smoke", "--slurm", "--out", str(tmp_path / "out")]
-    assert main(words) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith("pathmerge: slurm: the job was refused: ")
-    assert "invalid partition specified: fast" in said
-
-
-def test_a_study_through_slurm(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    place = tmp_path / "bin"
-    install(STANDINS, place, monkeypatch)
-    watch = Recorder(tmp_path / "slurm", "seed=1")
-    found = run_it(study, "smoke", tmp_path / "slurm", Slurm(minutes=7), watch)
-    assert watch.kinds("seed=0") == ["began", "ended"]
-    assert watch.kinds("seed=1") == ["began", "died", "began", "ended"]
-    asked = (place / "asked").read_text().splitlines()
-    for line in ("--cpus-per-task=1", "--time=7", "--job-name=pathmerge-trained"):
-        assert asked.count(f"#SBATCH {line}") == 3
-    assert found == run_here(study, "smoke", tmp_path / "here")

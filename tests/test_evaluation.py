@@ -1,12 +1,11 @@
-"""Evaluation: baselines against slow versions, intervals against scipy, files against what was written."""
+"""Evaluation: intervals against scipy, files against what was written, reports and heat maps against their tables."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import combinations
 from math import isnan, nan
 from pathlib import Path
@@ -19,11 +18,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from rich.console import Console
-from samples import LEAST, problems_of, uniformity
+from samples import SEARCH_RULES
 from scipy.stats import binomtest
 
 import pathmerge as pm
-from pathmerge.encodings.sentences import LanguageBatch
 from pathmerge.evaluation.accuracy import (
     ALL,
     CONVERGED,
@@ -39,28 +37,13 @@ from pathmerge.evaluation.accuracy import (
 )
 from pathmerge.evaluation.curves import log_scale
 from pathmerge.evaluation.heatmap import heat_map, trained_on, write_heat_map
-from pathmerge.evaluation.heuristics import Judge, as_judge, heuristics_for
+from pathmerge.evaluation.heuristics import Judge, heuristics_for
 from pathmerge.evaluation.report import baselines_path, print_report, read_table, write_table
 from pathmerge.heldout import HeldOut, hold_out
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
-from pathmerge.problems.problem import Problem
 
 COLUMNS = ["distribution", "difficulty", "examples", "correct", "accuracy", "low", "high", "loss"]
-SEARCH_RULES = ["first edge", "random child", "highest degree", "nearest id"]
-DISTRIBUTIONS: Sequence[Distribution] = [
-    pm.Naive(input_size=48),
-    pm.Balanced(input_size=48),
-    pm.Star(input_size=32),
-    pm.Language(input_size=32),
-    pm.Language(input_size=32, graph="star"),
-    pm.DFS(input_size=48),
-    pm.DFS(input_size=48, prefix=True, padding="random"),
-    pm.DFS(input_size=32, mode="naive", padding="random"),
-    pm.SelectionInference(input_size=48),
-    pm.SelectionInference(input_size=32, step="selection"),
-    pm.SelectionInference(input_size=32, step="inference"),
-]
 
 
 def perfect(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
@@ -77,77 +60,24 @@ def half(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     return right, np.where(right, 0.25, np.nan).astype(np.float32)
 
 
-def slow_hash(identity: int, name: str) -> int:
-    x = identity ^ int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> shift)) * factor % 2**64
-    return x ^ (x >> 31)
+@pytest.fixture(scope="module")
+def search() -> HeldOut:
+    return hold_out([pm.Naive(input_size=32), pm.Star(input_size=32), pm.Balanced(input_size=32)], 300, threads=1)
 
 
-def slow_answer(problem: Problem, rule: str, identity: int) -> int:
-    """What a baseline should answer, from its words."""
-    children = [v for u, v in problem.edges if u == problem.start]
-    if rule == "first edge":
-        return children[0]
-    if rule == "highest degree":
-        return min(children, key=lambda v: (-sum(v in edge for edge in problem.edges), v))
-    if rule == "nearest id":
-        return min(children, key=lambda v: (abs(v - problem.goal), v))
-    if rule == "most recent":
-        return problem.visited_edges[-1][1] if problem.visited_edges else problem.start
-    visited = set(problem.visited)  # empty unless the task is depth-first search
-    of = problem.visited[-1] if problem.task == "dfs" else problem.current or problem.start
-    if rule == "child of start":
-        of = problem.start
-    allowed = sorted(v for u, v in problem.edges if u == of and v not in visited)
-    if not allowed:
-        allowed = sorted({v for _, v in problem.edges} - visited)
-    return allowed[slow_hash(identity, rule) % len(allowed)]
+@pytest.fixture(scope="module")
+def steps() -> HeldOut:
+    return hold_out([pm.SelectionInference(input_size=32)], 60, threads=1)
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda d: d.describe())
-def test_baselines_answer_as_their_slow_versions_do(distribution: Distribution):
-    batch = distribution.sample(2000, seed=3, threads=1)
-    symbolic = batch.symbolic if isinstance(batch, LanguageBatch) else batch
-    problems, identities = list(problems_of(symbolic)), batch.identity.tolist()
-    for heuristic in heuristics_for(distribution):
-        by_task = {"selection": "most recent", "inference": "random child"}
-        mixed = heuristic.name == "most recent or random child"
-        rules = [by_task[problem.task] if mixed else heuristic.name for problem in problems]
-        slow = [slow_answer(*asked) for asked in zip(problems, rules, identities, strict=True)]
-        found = heuristic.predict(batch)
-        assert found.tolist() == slow
-        right, loss = as_judge(heuristic)(batch)
-        assert right.tolist() == [bool(batch.answers[i, v]) for i, v in enumerate(slow)]
-        assert loss.dtype == np.float32
-        assert np.isnan(loss).all()
-        part = batch.take(slice(700, 900))
-        assert np.array_equal(heuristic.predict(part), found[700:900])
-        assert heuristic.predict(batch.take(slice(0, 0))).shape == (0,)
+def row(distribution: str, difficulty: str, correct: int, examples: int) -> Row:
+    low, high = wilson(correct, examples)
+    share = correct / examples if examples else nan
+    given = {"distribution": distribution, "difficulty": difficulty, "examples": examples, "correct": correct}
+    return Row(**given, accuracy=share, low=low, high=high, loss=nan)  # pyright: ignore[reportArgumentType]
 
 
-def test_each_task_has_its_baselines():
-    def names(distribution: Distribution) -> list[str]:
-        return [heuristic.name for heuristic in heuristics_for(distribution)]
-
-    assert names(pm.Naive(input_size=32)) == names(pm.Language(input_size=32)) == SEARCH_RULES
-    assert names(pm.DFS(input_size=32)) == ["child of start", "random child"]
-    assert names(pm.SelectionInference(input_size=32, step="selection")) == ["most recent"]
-    assert names(pm.SelectionInference(input_size=32, step="inference")) == ["random child"]
-    assert names(pm.SelectionInference(input_size=32)) == ["most recent or random child"]
-
-
-def test_random_children_are_uniform_and_child_of_start_is_the_known_shortcut():
-    star = pm.Star(input_size=48, spokes=4, lookahead=3).sample(8000, seed=2, threads=1)
-    chosen = next(h for h in heuristics_for(star.distribution) if h.name == "random child").predict(star)
-    children = np.sort(np.where(star.edges[:, :, 0] == star.start[:, None], star.edges[:, :, 1], 99), axis=1)[:, :4]
-    assert uniformity((children < chosen[:, None]).sum(1), range(4)) > LEAST
-    right = int(star.answers[np.arange(len(star)), chosen].sum())
-    assert binomtest(right, len(star), 1 / 4).pvalue > LEAST
-    dfs = pm.DFS(input_size=48, backtrack=6).sample(500, seed=2, threads=1)
-    shortcut, near = (as_judge(h)(dfs)[0].mean() for h in heuristics_for(dfs.distribution))
-    assert shortcut == 1.0
-    assert near < 1.0
+# Rows.
 
 
 @pytest.mark.parametrize("examples", [1, 3, 40, 1000, 4000])
@@ -158,16 +88,6 @@ def test_intervals_are_wilsons(examples: int):
     assert wilson(0, examples)[0] == 0.0
     assert wilson(examples, examples)[1] == 1.0
     assert all(isnan(bound) for bound in wilson(0, 0))
-
-
-@pytest.fixture(scope="module")
-def search() -> HeldOut:
-    return hold_out([pm.Naive(input_size=32), pm.Star(input_size=32), pm.Balanced(input_size=32)], 300, threads=1)
-
-
-@pytest.fixture(scope="module")
-def steps() -> HeldOut:
-    return hold_out([pm.SelectionInference(input_size=32)], 60, threads=1)
 
 
 def test_a_perfect_judge_is_perfect_and_a_hopeless_one_is_not(search: HeldOut):
@@ -267,13 +187,6 @@ def test_cells_without_examples_are_rows_without_accuracy():
     assert evaluate_cells(perfect, []) == Table(rows=())
 
 
-def row(distribution: str, difficulty: str, correct: int, examples: int) -> Row:
-    low, high = wilson(correct, examples)
-    share = correct / examples if examples else nan
-    given = {"distribution": distribution, "difficulty": difficulty, "examples": examples, "correct": correct}
-    return Row(**given, accuracy=share, low=low, high=high, loss=nan)  # pyright: ignore[reportArgumentType]
-
-
 def test_convergence_is_judged_together_and_at_each_difficulty():
     rows = [row("balanced", f"lookahead={i}", 1000, 1000) for i in range(1, 10)]
     weak = row("balanced", "lookahead=10", 960, 1000)
@@ -312,6 +225,9 @@ def test_cells_are_checked(search: HeldOut):
         evaluate_cells(perfect, [several])
     with pytest.raises(ValueError, match="batch_size=0"):
         evaluate_cells(perfect, search.cells, batch_size=0)
+
+
+# Files.
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -373,6 +289,9 @@ def test_tables_are_not_written_where_they_cannot_be(tmp_path: Path):
         write_table(Table(rows=()), tmp_path / "none" / "a.csv")
     with pytest.raises(ValueError, match=r"picture=.*must end in one of \.png, \.svg"):
         write_heat_map({}, tmp_path / "a.pdf")
+
+
+# Reports and heat maps.
 
 
 def printed(table: Table, width: int = 160) -> str:

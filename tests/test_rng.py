@@ -1,8 +1,9 @@
-"""The keyed generator: known answers, statistics, and independence of neighbouring keys."""
+"""The keyed generator: known answers, statistics, independence of neighbouring keys, and the same from Python."""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from pathmerge.kernels.random import (
     set_index,
     set_stream,
 )
-from pathmerge.rng import Key
+from pathmerge.rng import Key, KeyedRandom
 
 # With about a hundred tests at fixed keys, a sound generator fails one of them for one choice of keys in a hundred.
 LEVEL = 1e-4
@@ -183,3 +184,30 @@ def test_attempts_and_the_difficulty_have_slots_of_their_own():
 def test_bad_keys_are_named(field: str, value: object):
     with pytest.raises(ValueError, match=f"^{field}=.*must be"):
         Key(**{field: value})  # pyright: ignore[reportArgumentType]
+
+
+# The same generator for what is written in Python.
+
+
+@pytest.mark.parametrize(("seed", "stream", "index", "attempt"), [(0, 0, 0, 0), (2**64 - 1, 2**24 - 1, 2**63 - 1, 9)])
+def test_the_generator_is_that_of_the_kernels(seed: int, stream: int, index: int, attempt: int):
+    random = KeyedRandom(Key(seed=seed, split="test", stream=stream), index, attempt)
+    low = 2**32 - 1
+    for block in range(3):
+        counter = [attempt << 16 | block, index & low, index >> 32, 2 << 24 | stream]
+        words = philox(counter, [seed & low, seed >> 32])
+        assert [random.getrandbits(32) for _ in range(4)] == words
+
+
+def test_the_generator_is_uniform_and_whole():
+    random = KeyedRandom(Key(seed=3), 0, 0)
+    counts = Counter(random.randrange(7) for _ in range(7000))
+    assert stats.chisquare(list(counts.values())).pvalue > 1e-4
+    assert len(counts) == 7
+    assert 0.4 < np.mean([random.random() for _ in range(2000)]) < 0.6
+    assert abs(random.gauss(0.0, 1.0)) < 10
+    assert sorted(random.sample(range(9), 9)) == list(range(9))
+    random._block = 2**16 - 1  # pyright: ignore[reportPrivateUsage]
+    random.getrandbits(128)
+    with pytest.raises(ValueError, match="more than 8 million bits"):
+        random.getrandbits(128)

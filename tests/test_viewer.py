@@ -11,19 +11,17 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from conftest import every_distribution
+from html_reader import HOSTILE, read
 from matplotlib.figure import Figure
 
 import pathmerge as pm
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.results import Inputs, explain_into
 from pathmerge.cli import main
-from pathmerge.pictures import draw_problems
 from pathmerge.recipes import command_of
 from pathmerge.studies.catalogue import STUDIES
 from pathmerge.studies.claims import Verdict
@@ -32,13 +30,10 @@ from pathmerge.studies.results import Folder
 from pathmerge.studies.runner import Event, run_study
 from pathmerge.studies.study import Place, Row, Setting, Study, Task
 from pathmerge.training.config import to_toml
-from pathmerge.viewer.examples import MOST_DRAWN, answered_problems, example_problems, spread
-from pathmerge.viewer.markup import Html, element, facts, join
+from pathmerge.viewer.markup import element
 from pathmerge.viewer.page import Page
 from pathmerge.viewer.report import write_study_report
-from pathmerge.viewer.table import Shown, number, table
 
-HOSTILE = """<script>document.title="owned"</script><img src=http://evil.example/x>"'&"""
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 in_a_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome on this machine")
 
@@ -113,114 +108,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
     assert main(["report", str(run)]) == 0
     yield Results(folder.path, run)
     patch.undo()
-
-
-class Reader(HTMLParser):
-    """What a page refers to, its elements, its words, and whether every element is closed in its turn."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.references: list[str] = []
-        self.elements: list[str] = []
-        self.words: list[str] = []
-        self.ids: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append(tag)
-        given = dict(attrs)
-        self.references += [str(given[name]) for name in ("src", "href", "action", "srcset", "data") if name in given]
-        self.ids += [str(given["id"])] if "id" in given else []
-        assert not any(name.startswith("on") for name in given)
-        if tag not in ("meta", "link", "img", "input"):
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] not in ("style", "script"):
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-
-def read(path: Path) -> Reader:
-    """A report, after what holds of every report: it refers to nothing outside, and only to anchors it has."""
-    text = path.read_text(encoding="utf-8")
-    found = Reader(text)
-    for reference in found.references:
-        assert reference.startswith(("data:image/", "#")) or reference == "data:,", reference[:80]
-        assert not reference.startswith("#") or reference[1:] in found.ids
-    assert len(set(found.ids)) == len(found.ids)
-    assert found.elements.count("script") == 1
-    style = text[text.index("<style>") : text.index("</style>")]
-    assert "url(" not in style
-    assert "@import" not in style
-    assert "default-src 'none'" in text.replace("&#x27;", "'")
-    return found
-
-
-def test_everything_that_is_not_html_is_escaped():
-    assert element("p", HOSTILE, class_='"><b>', title=None) == Html(
-        '<p class="&quot;&gt;&lt;b&gt;">&lt;script&gt;document.title=&quot;owned&quot;&lt;/script&gt;'
-        "&lt;img src=http://evil.example/x&gt;&quot;&#x27;&amp;</p>"
-    )
-    assert join("<", element("b", 1), None) == "&lt;<b>1</b>"
-    assert "<script" not in facts({HOSTILE: HOSTILE})
-    assert element("meta", charset="utf-8") == '<meta charset="utf-8">'
-
-
-def test_sections_have_anchors_of_their_own_and_empty_ones_are_left_out():
-    page = Page(title="t", kind="k")
-    for heading in ("One thing", "One thing", "…", "Nothing"):
-        page.add(heading, "" if heading == "Nothing" else "text")
-    assert [anchor for anchor, _, _ in page.sections] == ["one-thing", "one-thing--2", "section"]
-
-
-def test_the_numbers_of_a_column_are_written_alike():
-    drawn = table([{"n": 12, "share": 1.0, "loss": 0.0004}, {"n": 12_345, "share": 0.25, "loss": 2.5}])
-    cells = re.findall(r"<td[^>]*>([^<]*)</td>", drawn)
-    assert cells == ["12", "1.000", "0.0004", "12,345", "0.250", "2.5000"]
-    assert drawn.count('class="number"') == 9
-    assert 'data-value="12345"' in drawn
-    assert [number(value) for value in (3, 4.6e12, float("nan"), 0.99825)] == ["3", "4.6e12", "–", "0.998"]
-
-
-def test_words_are_not_taken_for_numbers():
-    drawn = table(
-        [{"a": "x", "b": True, "c": None, "d": Shown(0.5, "half")}, {"a": 3, "b": False, "c": None, "d": None}]
-    )
-    assert re.findall(r"<td[^>]*>([^<]*)</td>", drawn) == ["x", "yes", "", "half", "3", "no", "", ""]
-    assert '<td class="number" data-value="0.5">half</td>' in drawn
-    assert table([]) == ""
-
-
-def test_a_long_table_is_folded_and_a_very_long_one_says_where_the_rest_is():
-    assert "<details>" not in table([{"a": 1}] * 20)
-    drawn = table([{"a": i} for i in range(1000)], whole="table.csv")
-    assert drawn.startswith("<details><summary>table (1,000 rows)</summary>")
-    assert "The first 200 of 1,000 rows; all of them are in table.csv." in drawn
-    assert drawn.count("<tr>") == 201
-
-
-def test_what_a_model_answers_stands_in_the_picture():
-    problem = pm.Problem("search", ((1, 2), (1, 3), (3, 4)), 1, 4)
-    figures = [draw_problems([problem], labels=[3], predictions=[answer]) for answer in (None, 2, 3)]
-    texts = [[text.get_text() for text in figure.axes[0].texts] for figure in figures]
-    assert [text.count("model") for text in texts] == [0, 1, 1]
-    with pytest.raises(ValueError, match="predictions: 2 given; must be one for each of the 1 problems"):
-        draw_problems([problem], predictions=[2, 3])
-
-
-def test_a_spread_has_both_ends():
-    assert spread(range(10), 3) == [0, 4, 9]
-    assert spread([1, 2], 3) == [1, 2]
 
 
 def test_the_report_of_a_study(results: Results):
@@ -377,38 +264,6 @@ def test_metrics_that_are_not_of_a_run_are_one_line(
     assert error.endswith(f"is not of a run, it lacks {lacks}\n")
     assert error.count("\n") == 1
     assert not (run / "report.html").exists()
-
-
-@pytest.mark.parametrize("problem", every_distribution(32), ids=lambda problem: problem.describe())
-def test_problems_of_every_kind_are_shown_with_answers(problem: pm.Distribution):
-    model = pm.OneHot(input_size=32, layers=2, text=problem.name == "language").build(1)
-    shown = Reader(answered_problems(model, problem, pm.Holding()))
-    assert shown.elements.count("figure") == 1
-    assert "wrong" in shown.text  # it was not trained
-    # All in one figure, or each in its own where one would be too wide for a page.
-    assert Reader(example_problems([problem])).elements.count("figure") in (1, MOST_DRAWN)
-
-
-def test_problems_told_in_sentences_can_be_read():
-    """Each sentence stands beside the vertices it is about, the same atom always beside the same vertex."""
-    problem = pm.Language(input_size=32, lookahead=3)
-    page = example_problems([problem])
-    texts = [html.unescape(text) for text in re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)]
-    assert len(texts) == MOST_DRAWN
-    for i, text in enumerate(texts):
-        batch = problem.symbolic.sample(1, seed=1, first=i)
-        *edges, (start, _, goal, *query), (label, *answer) = (line.split() for line in text.splitlines())
-        pairs = [tuple(map(int, edge)) for edge in batch.edges[0].tolist() if edge[0]]
-        assert [(int(source), int(target)) for source, _, target, *_ in edges] == pairs
-        assert (int(start), int(goal), int(label)) == (batch.start[0], batch.goal[0], batch.label[0])
-        atoms = {(label, *answer)}
-        for (source, _, target, *words), (opening, joint) in [
-            *((edge, ("If", "then")) for edge in edges),
-            ((start, "…", goal, *query), ("Given", "prove")),
-        ]:
-            assert [words[0], *words[5:7], words[11:]] == [opening, ",", joint, ["."]]
-            atoms |= {(source, *words[1:5]), (target, *words[7:11])}
-        assert len(atoms) == len({vertex for vertex, *_ in atoms}) == len({tuple(atom) for _, *atom in atoms})
 
 
 @pytest.mark.parametrize(
