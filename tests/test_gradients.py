@@ -42,12 +42,7 @@ SYMBOLIC = ["one-hot", "one-hot 2 heads", "rotary", "edges", "edges 1 head"]
 TEXT = ["one-hot text", "rotary text"]
 CLEAR = 5e-6  # as in test_models.py: no ReLU within this of its kink, where gradients jump
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_core():
-    """Small operations on several cores wait for each other, ten times as long where other tests run beside them."""
-    with Workers(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_core")
 
 
 class Plain:

@@ -32,7 +32,6 @@ from pathmerge.encodings.language import BLANK, Language
 from pathmerge.encodings.sentences import LanguageBatch
 from pathmerge.models.config import Edges, ModelConfig, OneHot, Rotary, model_from_dict
 from pathmerge.models.transformer import Inputs, Transformer
-from pathmerge.parallel import Workers
 from pathmerge.problems.distribution import Distribution
 
 TEXT = [name for name, case in CASES.items() if isinstance(case.model, OneHot) and case.model.text]
@@ -40,12 +39,7 @@ SEQUENCES = [name for name, case in CASES.items() if isinstance(case.model, OneH
 SYMBOLIC = [name for name in SEQUENCES if name not in TEXT]
 EDGES = [name for name in CASES if name not in SEQUENCES]
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_core():
-    """Small operations on several cores wait for each other, ten times as long where other tests run beside them."""
-    with Workers(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_core")
 
 
 def run(model: Transformer, tokens: Tensor) -> Tensor:
