@@ -15,7 +15,8 @@ from pathmerge import Problem, oracle
 from pathmerge.kernels.compile import kernel
 from pathmerge.kernels.graph import add_edge, clear, coreach, first_step_of_random_path, keep_range, nth, size
 from pathmerge.kernels.random import below64, set_index, set_stream
-from pathmerge.kernels.workspace import make_workspace
+from pathmerge.kernels.workspace import make_workspace, words_for
+from pathmerge.layout import MAX_INPUT_SIZE, SMALLEST_INPUT_SIZE, Layout
 
 
 @kernel
@@ -32,6 +33,12 @@ def keep_ranges(sets, words, kept, sizes, members):
                 members[low, high] += nth(sets, 0, n, words) == low + n
             for w in range(len(words)):
                 kept[low, high, w] = sets[0, w]
+
+
+def test_a_bit_set_has_room_for_every_vertex():
+    for input_size in range(SMALLEST_INPUT_SIZE["search"], MAX_INPUT_SIZE + 1):
+        vertices = Layout(input_size).max_vertices
+        assert len(words_for(vertices)) * 64 >= vertices
 
 
 @pytest.mark.parametrize("words", [1, 2, 3])

@@ -11,10 +11,11 @@ from pathmerge.problems.distribution import Distribution
 
 def announce_compilation(distribution: Distribution) -> None:
     from pathmerge.kernels.compile import is_compiled
+    from pathmerge.kernels.workspace import words_for
 
-    words = (distribution.layout.max_vertices + 63) // 64
+    words = len(words_for(distribution.layout.max_vertices))
     if not is_compiled(distribution.task, words):
-        sizes = ("up to 199", "200 to 391", "from 392 on")[words - 1]
+        sizes = "up to 199" if words == 1 else "from 200 on"
         line = f"compiling the generators for input sizes {sizes}, once for this machine: a quarter of a minute"
         print(line, file=sys.stderr, flush=True)
 

@@ -31,6 +31,16 @@ LABEL_PATH, LABEL_VERTEX = range(2)
 SELECTION, INFERENCE = range(2)
 
 
+MOST_WORDS = 3
+"""What a bit set of the largest problems needs."""
+
+
+def words_for(vertices: int) -> tuple[int, ...]:
+    """As many entries as a bit set has words: one up to 64 vertices, else as many as the largest problems need. With
+    two where two are enough, draws at N=256 are 2 to 7% faster, and each task is compiled once more."""
+    return (0,) * (1 if vertices <= 64 else MOST_WORDS)
+
+
 class Workspace(NamedTuple):
     """`source`, `target`: the edge list in construction numbering. The rest is described where it is used."""
 

@@ -15,7 +15,7 @@ from pathmerge.errors import DrawError, check_range
 from pathmerge.kernels.compile import mark_compiled
 from pathmerge.kernels.fill import fill
 from pathmerge.kernels.random import MAX_ATTEMPTS
-from pathmerge.kernels.workspace import Parameters, Workspace, make_workspace
+from pathmerge.kernels.workspace import Parameters, Workspace, make_workspace, words_for
 from pathmerge.layout import TASKS
 from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
@@ -49,7 +49,7 @@ def _request(distribution: Distribution) -> tuple[Parameters, np.ndarray]:
         vertices=layout.max_vertices,
         edges=layout.max_edges,
         region=layout.region_width,
-        words=(0,) * ((layout.max_vertices + 63) // 64),
+        words=words_for(layout.max_vertices),
         **given,
     )
     return ask, np.array(distribution.cells(), np.int64).reshape(-1, 3)
