@@ -136,7 +136,7 @@ def efficient(input_size: int, seed: int = 0) -> RunConfig:
     350,080, 300,032 and 400,000 examples (seeds 1, 2, 3; median 350,080 and 3.7e13 FLOP; none failed). Without tangled
     problems after 399,360, 350,080 and 400,000. N=305, 100 vertices (seed 1): 0.995 on all lookaheads together after
     735,104 examples; 0.9968, at the worst lookahead 0.9925, after 909,952 and 3.4e14 FLOP, when the rate is gone: not
-    converged at each.
+    converged at each. One block seven times (`--model.layers 1 --model.loops 7`): 0.9983 and 0.9945 after 808,832.
     """
     base = edge_tokens(input_size, seed)
     vertices = Balanced(input_size=input_size).most_vertices
