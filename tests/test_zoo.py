@@ -39,7 +39,12 @@ def shelf(run: pm.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # What comes with the package.
 
 
-@pytest.mark.parametrize("name", names())
+def judged_here(name: str) -> object:
+    """A name, marked as long where the test problems alone take half a minute to draw."""
+    return pytest.param(name, marks=pytest.mark.long) if card(name).run_config.problem.input_size > 200 else name
+
+
+@pytest.mark.parametrize("name", [judged_here(name) for name in names()])
 def test_a_shipped_model_is_as_good_as_its_card_says(name: str):
     """Judged again here, on the first of the same test problems, by a plain loop."""
     described, model = card(name), pm.load(name)
