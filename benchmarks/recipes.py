@@ -112,9 +112,9 @@ def trials() -> Iterator[Trial]:
     for seed in SEEDS:
         one_core = changed(recipe("efficient", 128, seed), training__threads=1)
         yield Trial(f"post/efficient-128-one-core/seed{seed}", one_core)
-        yield Trial(f"untangled/efficient-128/seed{seed}", untangled(seed, 128))
+        yield Trial(f"untangled/efficient-128/seed{seed}", untangled(128, seed))
         yield Trial(f"prior/tuned-32/seed{seed}", recipe("tuned", 32, seed))
-        last = changed(untangled(seed, 128), training__average=None)
+        last = changed(untangled(128, seed), training__average=None)
         yield Trial(f"average/efficient-128-last-weights/seed{seed}", last)
         bare = changed(last, model__initialisation="default")
         yield Trial(f"prior/efficient-bare-128/seed{seed}", bare)
@@ -123,7 +123,7 @@ def trials() -> Iterator[Trial]:
         yield Trial(f"prior/matched-no-joining-64/seed{seed}", changed(own, model__joining=0.0))
         yield Trial(f"prior/tuned-64/seed{seed}", recipe("tuned", 64, seed))
         yield Trial(f"dense/dense-128/seed{seed}", recipe("dense", 128, seed))
-    for recipe_name, base in (("efficient", untangled(1, 128)), ("matched", recipe("matched", 64, 1))):
+    for recipe_name, base in (("efficient", untangled(128, 1)), ("matched", recipe("matched", 64, 1))):
         size, small = base.problem.input_size, changed(base, training__average=None)
         yield Trial(f"general/{recipe_name}-{size}-half-size/seed1", changed(small, problem__vertices=HALF[size][0]))
         yield Trial(
@@ -141,12 +141,12 @@ def trials() -> Iterator[Trial]:
     short = {"training__threads": 1, "training__examples": ABLATION_EXAMPLES}
     for seed in SEEDS:
         for name, changes in ABLATIONS.items():
-            yield Trial(f"ablation/efficient-64-{name}/seed{seed}", changed(untangled(seed, 64), **short, **changes))
+            yield Trial(f"ablation/efficient-64-{name}/seed{seed}", changed(untangled(64, seed), **short, **changes))
     for seed in SEEDS:
         for name in NORMED:
-            base = changed(untangled(seed, 64), **short, **ABLATIONS[name])
+            base = changed(untangled(64, seed), **short, **ABLATIONS[name])
             yield Trial(f"ablation/efficient-64-{name}-normed/seed{seed}", normalised(base))
-    looped = changed(untangled(1, 128), training__threads=1, model__layers=1, model__loops=6)
+    looped = changed(untangled(128, 1), training__threads=1, model__layers=1, model__loops=6)
     yield Trial("loops/efficient-128-one-block-looped-6/seed1", looped)
     yield Trial("loops/efficient-128-one-block-no-prior/seed1", changed(looped, model__initialisation="default"))
     hundred = changed(recipe("efficient", 305, 1), training__threads=1, model__layers=1, model__loops=7)
@@ -156,11 +156,11 @@ def trials() -> Iterator[Trial]:
         yield Trial(f"loops/efficient-128-half-size-looped-{name}/seed1", changed(small, **changes))
 
 
-def untangled(seed: int, size: int) -> RunConfig:
+def untangled(size: int, seed: int) -> RunConfig:
     """`efficient` as it was until 2026-11-18: without tangled problems, any answer and a share of the largest
     lookahead. Most trials with edge tokens are changes of it."""
-    fields = {"training__loss": "label", "curriculum__largest": None, "curriculum__tangled": None}
-    return changed(recipe("efficient", size, seed), **fields)
+    before = {"training__loss": "label", "curriculum__largest": None, "curriculum__tangled": None}
+    return changed(recipe("efficient", size, seed), **before)
 
 
 def normalised(config: RunConfig) -> RunConfig:
