@@ -22,7 +22,7 @@ from llvmlite import binding, ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from pathmerge.kernels.compile import helper
+from pathmerge.kernels.compile import helper, inline
 
 ROWS = 4
 LANES = 8
@@ -54,21 +54,16 @@ _FUSED = ("contract",)
 
 
 def _tile(rows: int, lanes: int, vectors: int, onto: bool) -> Any:
-    """out[c:c+rows, j:j+w] = a[i:i+rows, :depth] @ b[:depth, j:j+w], or the sum of both (`onto`); w = lanes·vectors."""
+    """The sums of `rows` rows of the left factor times lanes·vectors columns of the right one, written over or added to
+    (`onto`) what is there. Arguments: for each of the three matrices the address of the first number and the bytes from
+    one row to the next; then how many numbers a sum has."""
     vector = ir.VectorType(_NUMBER, lanes)
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = dict(zip("abc", (signature.args[at] for at in (0, 2, 4)), strict=True))
-        arrays = {
-            name: context.make_array(kinds[name])(context, builder, value)
-            for name, value in zip("abc", (args[0], args[2], args[4]), strict=True)
-        }
-        i, j, c, depth = args[1], args[3], args[5], args[6]
+    def build(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        left, left_step, right, right_step, out, out_step, depth = args
 
-        def address(name: str, row: Any, column: Any) -> Any:
-            down = builder.mul(row, builder.extract_value(arrays[name].strides, 0))
-            along = builder.mul(column, _INTEGER(4))
-            return builder.add(builder.ptrtoint(arrays[name].data, _INTEGER), builder.add(down, along))
+        def address(first: Any, step: Any, row: Any) -> Any:
+            return builder.add(first, builder.mul(row, step))
 
         def pointer(place: Any, kind: Any) -> Any:
             return builder.inttoptr(place, kind.as_pointer())
@@ -79,10 +74,8 @@ def _tile(rows: int, lanes: int, vectors: int, onto: bool) -> Any:
             return found
 
         parts = [_INTEGER(4 * lanes * part) for part in range(vectors)]
-        lines = [address("a", builder.add(i, _INTEGER(row)), _INTEGER(0)) for row in range(rows)]
-        targets = [
-            [builder.add(address("c", builder.add(c, _INTEGER(row)), j), part) for part in parts] for row in range(rows)
-        ]
+        lines = [address(left, left_step, _INTEGER(row)) for row in range(rows)]
+        targets = [[builder.add(address(out, out_step, _INTEGER(row)), part) for part in parts] for row in range(rows)]
         zero = ir.Constant(vector, [0.0] * lanes)
         begun = [[load(place, vector) if onto else zero for place in row] for row in targets]
         before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
@@ -91,7 +84,7 @@ def _tile(rows: int, lanes: int, vectors: int, onto: bool) -> Any:
         k = builder.phi(_INTEGER)
         k.add_incoming(_INTEGER(0), before)
         sums = [[builder.phi(vector) for _ in parts] for _ in range(rows)]
-        place = address("b", k, j)
+        place = address(right, right_step, k)
         columns = [load(builder.add(place, part), vector) for part in parts]
         nowhere = ir.Constant(vector, ir.Undefined)
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
@@ -113,26 +106,40 @@ def _tile(rows: int, lanes: int, vectors: int, onto: bool) -> Any:
                 builder.store(total, pointer(where, vector)).align = 4
         return context.get_dummy_value()
 
-    def typed(_typing: Any, a: Any, i: Any, b: Any, j: Any, out: Any, c: Any, depth: Any) -> Any:
-        return types.void(a, types.intp, b, types.intp, out, types.intp, types.intp), build
+    def typed(_typing: Any, a: Any, a_step: Any, b: Any, b_step: Any, out: Any, out_step: Any, depth: Any) -> Any:
+        return types.void(*[types.int64] * 7), build
 
     return intrinsic(typed)
+
+
+def _matrix(_typing: Any, matrix: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        found = context.make_array(matrix)(context, builder, args[0])
+        parts = [builder.ptrtoint(found.data, _INTEGER), builder.extract_value(found.strides, 0)]
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    return types.UniTuple(types.int64, 2)(matrix), build
+
+
+_place: Any = intrinsic(_matrix)
+"""The address of a matrix and the bytes from one row to the next: with them instead of arrays, whose types differ by
+how they lie in memory, tiles are compiled once and not seven times."""
 
 
 def _product(count: int, tiles: Tiles, onto: bool) -> Any:
     """Rows low..high-1 from column j on, `count` at a time, cut into tiles: as many of the first as fit, and so on."""
     if not tiles:
-        return helper(lambda a, low, high, depth, b, out, begin, j: None)
+        return helper(lambda a, a_step, low, high, depth, b, b_step, columns, out, out_step, j: None)
     tile, width = _tile(count, *tiles[0], onto), tiles[0][0] * tiles[0][1]
     smaller = _product(count, tiles[1:], onto)
 
     @helper
-    def product(a, low, high, depth, b, out, begin, j):
-        while j + width <= b.shape[1]:
+    def product(a, a_step, low, high, depth, b, b_step, columns, out, out_step, j):
+        while j + width <= columns:
             for i in range(low, high, count):
-                tile(a, i, b, j, out, begin + i, depth)
+                tile(a + i * a_step, a_step, b + 4 * j, b_step, out + i * out_step + 4 * j, out_step, depth)
             j += width
-        smaller(a, low, high, depth, b, out, begin, j)
+        smaller(a, a_step, low, high, depth, b, b_step, columns, out, out_step, j)
 
     return product
 
@@ -141,14 +148,24 @@ def _products(tiles: dict[int, Tiles], onto: bool) -> Any:
     fours, twos, ones = (_product(count, tiles[count], onto) for count in (ROWS, 2, 1))
 
     @helper
-    def product(a, rows, depth, b, out, begin):
+    def by_address(a, a_step, rows, depth, b, b_step, columns, out, out_step):
+        none = np.int64(0)
         left = rows % ROWS
         whole = rows - left if left <= 2 else rows
-        fours(a, 0, whole, depth, b, out, begin, 0)
+        fours(a, a_step, none, whole, depth, b, b_step, columns, out, out_step, none)
         if left == 1:
-            ones(a, whole, rows, depth, b, out, begin, 0)
+            ones(a, a_step, whole, rows, depth, b, b_step, columns, out, out_step, none)
         elif left == 2:
-            twos(a, whole, rows, depth, b, out, begin, 0)
+            twos(a, a_step, whole, rows, depth, b, b_step, columns, out, out_step, none)
+
+    @inline
+    def product(a, rows, depth, b, out, begin):
+        left, left_step = _place(a)
+        right, right_step = _place(b)
+        to, to_step = _place(out)
+        to += begin * to_step
+        rows, depth, columns = np.int64(rows), np.int64(depth), np.int64(b.shape[1])
+        by_address(left, left_step, rows, depth, right, right_step, columns, to, to_step)
 
     return product
 
