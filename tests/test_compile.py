@@ -8,13 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import pathmerge
+from pathmerge.cli.progress import announce_circuits, announce_compilation
+from pathmerge.kernels import compile as kernels
 
 PACKAGE = Path(pathmerge.__file__).parent
 ASK = """
 from pathmerge.kernels import compile as c
-print(c.CACHE_DIRECTORY, c.is_compiled("dfs", 1))
-c.mark_compiled("dfs", 1)
+print(c.CACHE_DIRECTORY, c.is_compiled("dfs-1-words"))
+c.mark_compiled("dfs-1-words")
 """
 ASK_AFTER_CHANGES = """
 from pathlib import Path
@@ -51,3 +55,20 @@ def test_an_impossible_cache_directory_is_passed_over(tmp_path: Path):
     place, _ = ask(PACKAGE, file)
     assert Path(place).is_dir()
     assert not place.startswith(str(tmp_path))
+
+
+def test_what_will_be_compiled_is_said_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(kernels, "CACHE_DIRECTORY", str(tmp_path))
+    announce_circuits()
+    announce_compilation(pathmerge.Balanced(input_size=32))
+    assert capsys.readouterr().err.splitlines() == [
+        "compiling what finds circuits, once for this machine: about a minute",
+        "compiling the generators for input sizes up to 199, once for this machine: a quarter of a minute",
+    ]
+    for name in (kernels.CIRCUITS, kernels.generators("search", 1)):
+        (tmp_path / name).touch()
+    announce_circuits()
+    announce_compilation(pathmerge.Balanced(input_size=32))
+    assert not capsys.readouterr().err

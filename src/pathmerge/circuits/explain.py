@@ -41,6 +41,7 @@ from pathmerge.circuits.subject import Explainable, as_explainable
 from pathmerge.circuits.trace import Trace, record
 from pathmerge.errors import check_range
 from pathmerge.kernels import links
+from pathmerge.kernels.compile import CIRCUITS, mark_compiled
 from pathmerge.models.transformer import Transformer
 from pathmerge.parallel import forked
 from pathmerge.problems.batch import Batch
@@ -123,6 +124,7 @@ def warm_up() -> None:
         for circuit in explain_all(OneHot(input_size=14, layers=3).build(), batch, mode=mode, threads=1):
             assert circuit is not None
             assert circuit.operations is not None  # objects, too
+    mark_compiled(CIRCUITS)
 
 
 def skipped_in(batch: Batch, options: Options) -> int:

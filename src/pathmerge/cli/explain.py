@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from pathmerge.circuits.options import Options
-from pathmerge.cli.progress import announce_compilation, progress_bar
+from pathmerge.cli.progress import announce_circuits, announce_compilation, progress_bar
 from pathmerge.cli.subject import load_subject
 from pathmerge.distributions import DISTRIBUTIONS, distribution_from_dict
 from pathmerge.errors import check_known, check_range
@@ -120,6 +120,7 @@ def explain(
     if plan:
         return _print_plan(subject, inputs, options, threads, rounds, probes)
     open_folder(out, subject.model, inputs, options)
+    announce_circuits()
     if history:
         return _history(subject, inputs, options, out, threads, total * rounds)
     if sweep:

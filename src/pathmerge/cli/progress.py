@@ -10,14 +10,27 @@ from pathmerge.problems.distribution import Distribution
 
 
 def announce_compilation(distribution: Distribution) -> None:
-    from pathmerge.kernels.compile import is_compiled
+    """Say so if generators will have to be compiled first."""
+    from pathmerge.kernels.compile import generators
     from pathmerge.kernels.workspace import words_for
 
     words = len(words_for(distribution.layout.max_vertices))
-    if not is_compiled(distribution.task, words):
-        sizes = "up to 199" if words == 1 else "from 200 on"
-        line = f"compiling the generators for input sizes {sizes}, once for this machine: a quarter of a minute"
-        print(line, file=sys.stderr, flush=True)
+    sizes = "up to 199" if words == 1 else "from 200 on"
+    _announce(generators(distribution.task, words), f"the generators for input sizes {sizes}", "a quarter of a minute")
+
+
+def announce_circuits() -> None:
+    """Say so if what finds circuits will have to be compiled first."""
+    from pathmerge.kernels.compile import CIRCUITS
+
+    _announce(CIRCUITS, "what finds circuits", "about a minute")
+
+
+def _announce(kernels: str, what: str, how_long: str) -> None:
+    from pathmerge.kernels.compile import is_compiled
+
+    if not is_compiled(kernels):
+        print(f"compiling {what}, once for this machine: {how_long}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -45,17 +45,25 @@ def _cache_directory() -> str:
 CACHE_DIRECTORY = _cache_directory()
 
 
-def is_compiled(task: str, words: int) -> bool:
-    """Whether a task's generators for bit sets of so many words were compiled before; if not, that takes a quarter of a
-    minute."""
-    return Path(CACHE_DIRECTORY, f"{task}-{words}-words").exists()
+CIRCUITS = "circuits"
+"""What `is_compiled` and `mark_compiled` call the kernels that find circuits."""
+
+
+def generators(task: str, words: int) -> str:
+    """What they call a task's generators for bit sets of so many words."""
+    return f"{task}-{words}-words"
+
+
+def is_compiled(what: str) -> bool:
+    """Whether these kernels were compiled before; if not, that takes a quarter of a minute, circuits' about one."""
+    return Path(CACHE_DIRECTORY, what).exists()
 
 
 @cache
-def mark_compiled(task: str, words: int) -> None:
+def mark_compiled(what: str) -> None:
     """Remember it for the next process; a cache that cannot be written to is only slower."""
     with contextlib.suppress(OSError):
-        Path(CACHE_DIRECTORY, f"{task}-{words}-words").touch()
+        Path(CACHE_DIRECTORY, what).touch()
 
 
 _REORDERED = {"reassoc", "contract", "nsz"}

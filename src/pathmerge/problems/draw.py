@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pathmerge.errors import DrawError, check_range
-from pathmerge.kernels.compile import mark_compiled
+from pathmerge.kernels.compile import generators, mark_compiled
 from pathmerge.kernels.fill import fill
 from pathmerge.kernels.random import MAX_ATTEMPTS
 from pathmerge.kernels.workspace import Parameters, Workspace, make_workspace, words_for
@@ -81,7 +81,7 @@ def _fill_chunk(
             held,
             rows,
         )
-        mark_compiled(distribution.task, len(ask.words))
+        mark_compiled(generators(distribution.task, len(ask.words)))
         if failed >= 0:
             raise DrawError(
                 f"{distribution.describe()}: example {first + begin + failed} of {key} was not found "
