@@ -14,6 +14,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pathmerge compile
 	touch $@
 
 demo: $(VENV)/ready

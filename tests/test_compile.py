@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 import pathmerge
+from pathmerge.circuits.explain import warm_up
+from pathmerge.cli import main
 from pathmerge.cli.progress import announce_circuits, announce_compilation
 from pathmerge.kernels import compile as kernels
+from pathmerge.prepare import parts
 
 PACKAGE = Path(pathmerge.__file__).parent
 ASK = """
@@ -72,3 +75,25 @@ def test_what_will_be_compiled_is_said_beforehand(
     announce_circuits()
     announce_compilation(pathmerge.Balanced(input_size=32))
     assert not capsys.readouterr().err
+
+
+def test_all_can_be_compiled_beforehand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert main(["compile", "--threads", "1"]) == 0
+    assert all(part.done for part in parts())
+    capsys.readouterr()
+    assert main(["compile"]) == 0
+    assert capsys.readouterr().out == f"all kernels are compiled, in {kernels.CACHE_DIRECTORY}\n"
+    assert main(["compile", "--threads", "0"]) == 2
+    assert "threads=0: must be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("at", range(len(parts())))
+def test_what_marks_a_part_is_left_by_its_compilation(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    part = parts()[at]
+    part.compile()
+    monkeypatch.setattr(kernels, "CACHE_DIRECTORY", str(tmp_path))
+    assert not part.done
+    kernels.mark_compiled.cache_clear()
+    warm_up.cache_clear()
+    part.compile()
+    assert part.done

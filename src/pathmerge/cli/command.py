@@ -14,6 +14,7 @@ from pathmerge.cli.evaluate import evaluate
 from pathmerge.cli.explain import explain
 from pathmerge.cli.models import models, ship
 from pathmerge.cli.parse import parse, take_all
+from pathmerge.cli.prepare import compile_command
 from pathmerge.cli.problems import gallery, sampler, verify
 from pathmerge.cli.report import report
 from pathmerge.cli.study import claims, study
@@ -51,6 +52,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "ship": ship,
     "verify": verify,
     "gallery": gallery,
+    "compile": compile_command,
 }
 
 
