@@ -151,6 +151,17 @@ def trials() -> Iterator[Trial]:
     yield Trial("loops/efficient-128-one-block-no-prior/seed1", changed(looped, model__initialisation="default"))
     hundred = changed(recipe("efficient", 305, 1), training__threads=1, model__layers=1, model__loops=7)
     yield Trial("loops/efficient-305-one-block-looped-7/seed1", hundred)
+    largest = changed(
+        recipe("efficient", 512, 1),
+        model__layers=1,
+        model__loops=8,
+        curriculum__step=4,
+        training__threads=1,
+        training__decay=300_000,
+        held_out__validation=500,
+        held_out__test=1000,
+    )
+    yield Trial("loops/efficient-512-one-block-looped-8/seed1", largest)
     small = changed(looped, training__examples=700_000, problem__vertices=HALF[128][0])
     for name, changes in (("5", {"model__loops": 5}), ("6", {}), ("6-to-10", {"training__deepest": 10})):
         yield Trial(f"loops/efficient-128-half-size-looped-{name}/seed1", changed(small, **changes))
