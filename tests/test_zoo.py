@@ -149,6 +149,22 @@ def test_ship_then_load_gives_the_runs_weights_and_a_true_card(run: pm.Run, shel
     assert {"naive", "star", "balanced"} == set(described.accuracy)
 
 
+def test_a_large_model_can_be_judged_on_a_part_of_its_test_problems(run: pm.Run, tmp_path: Path):
+    made = ship(run, "few-20", "judged on few", shelf=tmp_path, count=7, threads=1)
+    found: dict[str, list[int]] = {name: [0, 0] for name in made.accuracy}
+    for cell in hold_out_test(run.config.problem, 60, 0).cells:
+        batch = cell.batch.take(slice(0, 7))
+        answer = run.model(run.model.inputs(batch).tokens).argmax(-1)
+        found[cell.distribution.name][0] += int(batch.answers[range(len(batch)), answer].sum())
+        found[cell.distribution.name][1] += len(batch)
+    for name, cells in made.accuracy.items():
+        assert [sum(counts) for counts in zip(*cells.values(), strict=True)] == found[name]
+    assert max(seen for cells in made.accuracy.values() for _, seen in cells.values()) == 7
+    arguments = ["ship", str(run.directory), "none-20", "--about", "x", "--shelf", str(tmp_path), "--count"]
+    assert main([*arguments, "61"]) == 2
+    assert not (tmp_path / "none-20.json").exists()
+
+
 def test_a_model_on_the_shelf_is_not_lost(run: pm.Run, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     mine = tmp_path / "shelf"
     shutil.copytree(shelf, mine)

@@ -35,6 +35,7 @@ def ship(
     about: str,
     shelf: Path = SHELF,
     replace: bool = False,
+    count: int | None = None,
     threads: int = 2,
 ) -> int:
     """Judge a finished run on its test problems and put its model, with a card, on the shelf.
@@ -45,6 +46,7 @@ def ship(
         about: One line that says what it is.
         shelf: Where to write: NAME.safetensors and NAME.json; none: into the package.
         replace: Even if there is a model of this name.
+        count: Test problems of each difficulty to judge it on; none: all. Large problems have hundreds of difficulties.
         threads: Cores to compute with.
     """
     from pathmerge.evaluation.suite import per_cell, test_suite
@@ -54,9 +56,10 @@ def ship(
     loaded = load_run(run)
     announce_compilation(loaded.config.problem)
     suite = test_suite(loaded.config.problem)
-    total = per_cell(suite, loaded.config.held_out.test) * sum(len(part.cells()) for part in suite)
+    each = per_cell(suite, loaded.config.held_out.test)
+    total = (each if count is None else min(each, count)) * sum(len(part.cells()) for part in suite)
     with progress_bar("judging", total, long=total > 5000) as advance:
-        made = put(loaded, name, about, shelf=shelf, replace=replace, threads=threads, progress=advance)
+        made = put(loaded, name, about, shelf=shelf, replace=replace, count=count, threads=threads, progress=advance)
     _print_card(made, weights_of(name, shelf))
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace as changed
 from pathlib import Path
 
 from pathmerge.disk import written_whole
@@ -23,14 +24,18 @@ def ship(
     *,
     shelf: Path = SHELF,
     replace: bool = False,
+    count: int | None = None,
     threads: int = 2,
     progress: Callable[[int], None] | None = None,
 ) -> Card:
-    """Put a run's model on the shelf under a name; `replace`: even if there is one of that name.
+    """Put a run's model on the shelf under a name; `replace`: even if there is one of that name; `count`: judge it on
+    the first so many test problems of each difficulty (none: on all).
 
     Its weights appear when they have been judged, and the card last: without it there is no model.
     """
     check_range("threads", threads, 1, 1024)
+    if count is not None:
+        check_range("count", count, 1, run.config.held_out.test, "the run's test problems of each difficulty")
     if run.finished is None:
         raise ValueError(f"run={str(run.directory)!r}: is not finished; train it to its end first")
     if not name.replace("-", "").isalnum():
@@ -49,7 +54,10 @@ def ship(
         save_weights(run.model, temporary)
         model = load_weights(temporary)
         held = run.config.held_out
-        cells = hold_out_test(run.config.problem, held.test, held.seed).cells
+        cells = [
+            changed(cell, batch=cell.batch.take(slice(0, count)))
+            for cell in hold_out_test(run.config.problem, held.test, held.seed).cells
+        ]
         table = evaluate_model(model, cells, threads=threads, heuristics=False, progress=progress)
         accuracy: Counts = {}
         for of in dict.fromkeys(row.distribution for row in table.rows):
