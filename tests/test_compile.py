@@ -77,12 +77,12 @@ def test_what_will_be_compiled_is_said_beforehand(
     assert not capsys.readouterr().err
 
 
-def test_all_can_be_compiled_beforehand(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_all_can_be_compiled_beforehand(capsys: pytest.CaptureFixture[str]):
     assert main(["compile", "--threads", "1"]) == 0
     assert all(part.done for part in parts())
     capsys.readouterr()
     assert main(["compile"]) == 0
-    assert capsys.readouterr().out == f"all kernels are compiled, in {kernels.CACHE_DIRECTORY}\n"
+    assert capsys.readouterr().out == f"the kernels are compiled, in {kernels.CACHE_DIRECTORY}\n"
     assert main(["compile", "--threads", "0"]) == 2
     assert "threads=0: must be" in capsys.readouterr().err
 

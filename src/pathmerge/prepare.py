@@ -1,5 +1,8 @@
 """Compile the kernels beforehand: in the set-up, or once before many processes begin, each of which would do it itself.
 
+Those that take seconds each: generators, and circuits of models of one head. Training and several heads use a few more,
+each compiled in a second or less when it is first needed.
+
 What is compiled stays on disk (`kernels.compile.CACHE_DIRECTORY`) until a kernel's source changes.
 """
 

@@ -6,7 +6,7 @@ import time
 
 
 def compile_command(threads: int = 2) -> int:
-    """Compile all kernels now, instead of each when it is first needed; a minute or two, once for a machine.
+    """Compile the kernels that take long now, instead of each when it is first needed; a minute or two, once for a machine.
 
     On a cluster, once for a home folder that its machines share, before many processes begin.
 
@@ -24,5 +24,5 @@ def compile_command(threads: int = 2) -> int:
     began = time.monotonic()
     for part in compile_parts(missing, threads):
         print(f"  {time.monotonic() - began:4.0f} s  {part.name}", flush=True)
-    print(f"all kernels are compiled, in {CACHE_DIRECTORY}")
+    print(f"the kernels are compiled, in {CACHE_DIRECTORY}")
     return 0
