@@ -6,7 +6,7 @@ import time
 
 
 def compile_command(threads: int = 2) -> int:
-    """Compile the kernels that take long now, instead of each when it is first needed; a minute or two, once for a machine.
+    """Compile what takes long now, instead of when it is first needed; a minute or two, once for a machine.
 
     On a cluster, once for a home folder that its machines share, before many processes begin.
 
