@@ -1,13 +1,14 @@
 """Seconds per input of the circuit method, beside a brute force of our own measured in the same run.
 
-    .venv/bin/python benchmarks/circuits.py [--models RUN_OR_NAME ...] [--sizes 32 48 64 98 128] [--inputs 1024]
+    .venv/bin/python benchmarks/circuits.py [--models RUN_OR_NAME ...] [--sizes 32 48 128] [--inputs 1024] [--avx2]
 
 Brute force is what the method's definition says: one whole pass through the model for every perturbation, batched, with
 `model.run` and an edit. Above N=48 it is timed on a part of the passes and extrapolated (marked ~): at N=128 it takes
 minutes. The last lines say how the cost grows with the input size, from the smallest to the largest.
 Exact results above EXACT_LIMIT seconds are extrapolated in the same way from some operations of each layer.
 GFLOP/s are torch's in products of 2048 x 2048, just before and after the screened circuits were timed: a shared machine
-is a third faster in one minute than in another.
+is a third faster in one minute than in another. `--avx2` measures with the vector instructions of the machine that the
+goals were set for, torch's and the kernels' (which are compiled anew for it).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from processor import only_avx2
 
 import pathmerge as pm
 from pathmerge.circuits.explain import explain_all
@@ -182,7 +184,10 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=1024, help="up to 48 tokens; starting two processes takes 0.05 s")
     parser.add_argument("--compiled", action=argparse.BooleanOptionalAction, default=True, help="compiled models, too")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--avx2", action="store_true", help="no wider instructions than AVX2")
     options = parser.parse_args()
+    if options.avx2:
+        only_avx2()
     trained = [load_trained(given) for given in options.models]
     columns = (
         "N", "layers", "model", "brute force", "exact", "×", "verdict", "screened", "GFLOP/s", "×", "with trust",

@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
+
+from processor import only_avx2
 
 SIZES = ((32, 8, 1108), (64, 8, 332), (98, 8, 89), (128, 6, 67))
 BATCH = 256
@@ -28,9 +29,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="*", default=[size for size, _, _ in SIZES])
     options = parser.parse_args()
-    if options.avx2 and os.environ.get("ATEN_CPU_CAPABILITY") != "avx2":
-        os.environ |= {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+    if options.avx2:
+        only_avx2()
 
     import torch
 

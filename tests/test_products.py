@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from llvmlite import binding
+from numba.core import config
 
 from pathmerge.kernels.compile import float_kernel, helper
-from pathmerge.kernels.products import LANES, LINE, LONG, ROWS, SHORT, Tiles, apart, products
+from pathmerge.kernels.products import LANES, LINE, LONG, ROWS, SHORT, Tiles, apart, has_long_registers, products
 from pathmerge.kernels.softmax import WIDE, exponential, weigh
 
 
@@ -27,6 +29,23 @@ def _multiplier(tiles: dict[int, Tiles]) -> Any:
 
 # Tiles for other processors work on this one too, only slower.
 _MULTIPLY = {"short": _multiplier(SHORT), "long": _multiplier(LONG)}
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "long"),
+    [
+        (None, None, binding.get_host_cpu_features().get("avx512f", False)),
+        ("znver3", "", False),
+        ("znver4", "+avx2,+avx512f", True),
+        (None, "+avx2,-avx512f", False),
+    ],
+)
+def test_registers_are_those_numba_compiles_for(
+    monkeypatch: pytest.MonkeyPatch, name: str | None, features: str | None, long: bool
+) -> None:
+    monkeypatch.setattr(config, "CPU_NAME", name)
+    monkeypatch.setattr(config, "CPU_FEATURES", features)
+    assert has_long_registers() is long
 
 
 @float_kernel

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
-from numba.core import types
+from numba.core import config, types
 from numba.extending import intrinsic
 
 from pathmerge.kernels.compile import helper, inline
@@ -175,7 +175,15 @@ def products(tiles: dict[int, Tiles]) -> tuple[Any, Any]:
     return _products(tiles, False), _products(tiles, True)
 
 
-multiply, multiply_onto = products(LONG if binding.get_host_cpu_features().get("avx512f") else SHORT)
+def has_long_registers() -> bool:
+    """Whether kernels may use registers of 16 numbers: what numba compiles for has AVX-512 (NUMBA_CPU_NAME and
+    NUMBA_CPU_FEATURES can ask for less than there is)."""
+    host = binding.get_host_cpu_features()
+    asked = config.CPU_FEATURES or ("" if config.CPU_NAME else host.flatten())  # pyright: ignore[reportAttributeAccessIssue]
+    return "+avx512f" in asked.split(",")
+
+
+multiply, multiply_onto = products(LONG if has_long_registers() else SHORT)
 """out[begin : begin + rows] = a[:rows, :depth] @ b[:depth], and the same added to what is there; float32, depth at
 least 1, numbers of a row side by side."""
 
