@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,6 +236,21 @@ def test_a_plan_counts_the_passes_that_are_then_made(model: Transformer, inputs:
         assert found.passes < found.brute_force
         assert found.seconds > 0
         assert found.memory < 4e9
+
+
+def test_a_plan_explains_one_input_where_that_takes_long(
+    model: Transformer, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(model: Transformer, batch: pm.Batch, *rest: Any, **settings: Any) -> Iterator[Any]:
+        sizes.append(len(batch))
+        return explain_all(model, batch, *rest, **settings)
+
+    monkeypatch.setattr("pathmerge.circuits.plan.explain_all", counted)
+    for slow, wanted in ((1e9, [1, 6]), (0.0, [1])):
+        sizes: list[int] = []
+        monkeypatch.setattr("pathmerge.circuits.plan.SLOW", slow)
+        assert plan(model, inputs, Options(trust=False), 1).seconds > 0
+        assert sizes == wanted
 
 
 def test_a_sweep_changes_one_threshold_at_a_time(model: Transformer, tmp_path: Path) -> None:

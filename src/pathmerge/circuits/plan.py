@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pathmerge.circuits import perturb
-from pathmerge.circuits.explain import check_problem, explain_all, skipped_in, together
+from pathmerge.circuits.explain import check_problem, explain_all, skipped_in, together, warm_up
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.frame import frames_of
 from pathmerge.circuits.options import Mode, Options
@@ -24,9 +24,12 @@ from pathmerge.circuits.summary import mean
 from pathmerge.circuits.trace import Trace, record
 from pathmerge.heldout import NONE_HELD
 from pathmerge.parallel import Workers
+from pathmerge.problems.batch import Batch
 
 TIMED = 128
 """Passes of each layer that are timed."""
+SLOW = 2.0
+"""Seconds: if one input takes longer, no more are explained for an estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +60,8 @@ class Plan:
 
 @torch.no_grad()
 def plan(model: Any, inputs: Inputs, options: Options, threads: int, rounds: int = 1) -> Plan:
-    """Estimates from the first inputs: a whole screened explanation of as many as are worked on at once, files written,
-    or a few timed passes of each layer of the first."""
+    """Estimates from the first inputs: a whole screened explanation of as many as are worked on at once, or of one that
+    takes long, files written; or a few timed passes of each layer of the first."""
     subject = as_explainable(model)
     batches = [batch for _, batch in inputs.batches]
     if not batches:
@@ -73,12 +76,10 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int, rounds: int
     size = together(len(longest), len(tokens), subject, threads)
     with Workers(1):
         if options.mode == "screened":
-            some = longest.take(slice(0, size))
-            list(explain_all(model, some, options, threads=1))  # compiles
-            began = time.perf_counter()
-            circuits = list(explain_all(model, some, options, threads=1))
-            computed = time.perf_counter() - began
-            made = [circuit for circuit in circuits if circuit is not None]
+            warm_up()
+            computed, made = _explained(model, longest.take(slice(0, 1)), options)
+            if computed < SLOW:
+                computed, made = _explained(model, longest.take(slice(0, size)), options)
             # One process writes what all of them find.
             seconds = (computed / threads + _written(made)) / max(1, len(made))
             passes = round(mean([circuit.passes for circuit in made]) or 0)
@@ -102,6 +103,13 @@ def plan(model: Any, inputs: Inputs, options: Options, threads: int, rounds: int
         seconds=seconds,
         memory=float(threads * (size * (stored + frozen) + working)),
     )
+
+
+def _explained(model: Any, batch: Batch, options: Options) -> tuple[float, list[Circuit]]:
+    """The seconds that a batch takes one process, and its circuits."""
+    began = time.perf_counter()
+    circuits = list(explain_all(model, batch, options, threads=1))
+    return time.perf_counter() - began, [circuit for circuit in circuits if circuit is not None]
 
 
 def _written(circuits: Sequence[Circuit]) -> float:
