@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import normed
+import recalled
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from pathmerge.models.config import Edges
 from pathmerge.pictures import save
 from pathmerge.problems.balanced import Balanced
 from pathmerge.problems.naive import Naive
@@ -72,6 +74,15 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 """What `efficient` (`untangled`) is without one of its parts, with blocks that share weights, or with something more;
 at N=64, one core each."""
+NO_PRIOR = {
+    "model__asking": None,
+    "model__following": None,
+    "model__joining": 0.0,
+    "model__initialisation": "default",
+}
+"""What makes `matched` from 19 vertices on start without knowing anything of equal vertices or edges."""
+BARE = {64: 500_000, 128: 450_048}
+"""How many examples it is given then: the goal post's, and as many as N=128 needs with its priors."""
 NORMED = ("all", "no-prior")
 """Of these, which are also tried with normalised queries and keys."""
 ABLATION_EXAMPLES = 500_000
@@ -145,12 +156,19 @@ def trials() -> Iterator[Trial]:
     for seed in SEEDS:
         for name in NORMED:
             base = changed(untangled(64, seed), **short, **ABLATIONS[name])
-            yield Trial(f"ablation/efficient-64-{name}-normed/seed{seed}", normalised(base))
+            yield Trial(f"ablation/efficient-64-{name}-normed/seed{seed}", of_kind(base, normed.NormedEdges))
+        base = changed(untangled(64, seed), **short, **ABLATIONS["one-block-looped-5"])
+        yield Trial(f"ablation/efficient-64-one-block-recalled/seed{seed}", of_kind(base, recalled.RecalledEdges))
+    for size, examples in BARE.items():
+        for seed in SEEDS:
+            bare = changed(recipe("matched", size, seed), training__threads=1, training__examples=examples, **NO_PRIOR)
+            yield Trial(f"prior/matched-bare-{size}/seed{seed}", bare)
     looped = changed(untangled(128, 1), training__threads=1, model__layers=1, model__loops=6)
     yield Trial("loops/efficient-128-one-block-looped-6/seed1", looped)
     yield Trial("loops/efficient-128-one-block-no-prior/seed1", changed(looped, model__initialisation="default"))
     hundred = changed(recipe("efficient", 305, 1), training__threads=1, model__layers=1, model__loops=7)
     yield Trial("loops/efficient-305-one-block-looped-7/seed1", hundred)
+    yield Trial("loops/efficient-305-one-block-no-prior/seed1", changed(hundred, model__initialisation="default"))
     largest = changed(
         recipe("efficient", 512, 1),
         model__layers=1,
@@ -174,11 +192,10 @@ def untangled(size: int, seed: int) -> RunConfig:
     return changed(recipe("efficient", size, seed), **before)
 
 
-def normalised(config: RunConfig) -> RunConfig:
-    """The same with normalised queries and keys."""
+def of_kind(config: RunConfig, kind: type[Edges]) -> RunConfig:
+    """The same with another kind of edge tokens."""
     model = config.model
-    values = {field.name: getattr(model, field.name) for field in fields(model)}
-    return replace(config, model=normed.NormedEdges(**values))
+    return replace(config, model=kind(**{field.name: getattr(model, field.name) for field in fields(model)}))
 
 
 def control(optimizer: str, rate: float, seed: int) -> RunConfig:
@@ -319,7 +336,8 @@ def train_one(trial: Trial) -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     config = RUNS / f"{trial.config.run_name}.toml"
     config.write_text(to_toml(trial.config), encoding="utf-8")
-    own = ["--use", normed.__file__] if isinstance(trial.config.model, normed.NormedEdges) else []
+    module = sys.modules[type(trial.config.model).__module__]
+    own = ["--use", str(module.__file__)] if module in (normed, recalled) else []
     program = [sys.executable, "-m", "pathmerge", *own, "train", str(config), "--out", str(RUNS), "--quiet"]
     print(f"training {trial.name}", flush=True)
     subprocess.run(program, check=False)

@@ -128,6 +128,12 @@ def test_the_hash_is_of_everything_but_the_recipes_name():
             r"curriculum.tangled=0.5: needs balanced problems .* at least 4 vertices, not balanced\(input_size=14\)",
         ),
         ({"input_size": 32, "curriculum": {"slow_from": 9}}, "curriculum.slow_from=9: needs curriculum.over"),
+        ({"input_size": 32, "curriculum": {"newest": 0.8}}, "curriculum.newest=0.8: needs curriculum.over"),
+        ({"input_size": 32, "curriculum": {"over": "size", "newest": 2}}, "curriculum.newest=2: must be a number"),
+        (
+            {"input_size": 32, "problem": {"name": "naive"}, "curriculum": {"over": "size", "newest": 0.8}},
+            r"curriculum.newest=0.8: needs balanced problems of all lookaheads, not naive\(input_size=32\)",
+        ),
         ({"input_size": 32, "curriculum": {"largest": 9}}, "curriculum.largest=9: needs curriculum.tangled"),
         ({"input_size": 32, "curriculum": {"tangled": 0, "largest": 9}}, "curriculum.largest=9: needs"),
         ({"input_size": 32, "curriculum": {"tangled": 0.5, "largest": 1}}, "curriculum.largest=1: must be a whole"),

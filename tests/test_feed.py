@@ -111,6 +111,32 @@ def test_a_curriculum_moves_when_the_window_is_good_and_keeps_easier_problems():
         assert not feed.observe(64, 64), "told once"
 
 
+def test_a_stage_may_ask_for_its_own_largest_lookahead():
+    rule = pm.Curriculum(over="size", first=5, step=2, threshold=0.75, window=64, newest=0.5)
+    with Feed(pm.Balanced(input_size=32), rule, seed=2, held_out=None) as feed:
+        assert feed.newest == 2, "five vertices: two chains of two edges"
+        assert not feed.observe(64, 64), "none of the newest was seen"
+        assert not feed.observe(56, 64, (3, 8)), "good on all, not on the newest"
+        state = feed.state()
+        feed.load_state(state)
+        assert not feed.observe(28, 32, (2, 4)), "five of twelve in the last two batches"
+        feed.next(64)
+        assert feed.observe(28, 32, (2, 4)), "half in the last 64"
+        assert (feed.stage, feed.newest) == (1, 3)
+        feed.next(64)
+        feed.observe(64, 64, (64, 64))
+        assert feed.newest == 4
+        assert not feed.observe(64, 64, (7, 16))
+        assert not feed.mastered
+        assert feed.observe(64, 64, (8, 16))
+        assert feed.mastered
+        # A run begun before there was such a rule.
+        feed.load_state({**state, "window": [[56, 64]]})
+        assert not feed.observe(28, 32, (1, 4))
+    with Feed(pm.Balanced(input_size=32), pm.Curriculum(over="size"), seed=2, held_out=None) as feed:
+        assert feed.newest is None
+
+
 def test_a_feed_goes_on_from_its_state_and_shards_make_the_whole():
     rule = pm.Curriculum(over="lookahead", window=64, easier=0.5)
     problem = pm.Balanced(input_size=32)

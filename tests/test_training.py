@@ -18,6 +18,7 @@ from pathmerge.cli import main
 from pathmerge.problems.distribution import Distribution
 from pathmerge.training import batch_gradients, loop
 from pathmerge.training.config import to_toml
+from pathmerge.training.feed import Feed
 from pathmerge.training.flops import training_flops
 from pathmerge.training.gradients import add_gradients, leading, reach_losses
 
@@ -162,6 +163,23 @@ def test_without_a_curriculum_the_rate_falls_once_the_problem_is_mastered_or_at_
     run = pm.train(tiny(curriculum=pm.Curriculum(), schedule="linear", decay=320), tmp_path, quiet=True)
     assert (run.finished, run.examples) == ("examples", 640)
     assert not lines_of(run, "stage")
+
+
+def test_the_newest_lookahead_is_counted_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told: list[tuple[int, int]] = []
+    observe = Feed.observe
+
+    def watch(feed: Feed, correct: int, count: int, newest: tuple[int, int] = (0, 0)) -> bool:
+        told.append(newest)
+        return observe(feed, correct, count, newest)
+
+    monkeypatch.setattr(Feed, "observe", watch)
+    rule = pm.Curriculum(over="size", first=5, window=64, threshold=0.0, newest=1.0)
+    run = pm.train(tiny(curriculum=rule), tmp_path, quiet=True)
+    counted = [line["by_difficulty"]["lookahead=2"] for line in lines_of(run, "train")]
+    assert [sum(column) for column in zip(*told, strict=True)] == [sum(column) for column in zip(*counted, strict=True)]
+    assert sum(seen for _, seen in told) > 200
+    assert not lines_of(run, "stage"), "never all right"
 
 
 def test_validation_begins_with_the_last_stage(tmp_path: Path):

@@ -231,7 +231,7 @@ class RunConfig:
         return f"{self.problem.name}-{self.model.name}-{self.problem.input_size}-{self.digest}"
 
 
-LATER = ("watch", "average", "deepest", "slow_from", "tangled", "largest")
+LATER = ("watch", "average", "deepest", "slow_from", "tangled", "largest", "newest")
 """Fields that came later: left out when not set, so that runs without them have the names they had before."""
 
 

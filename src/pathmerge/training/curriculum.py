@@ -3,6 +3,8 @@
 Choices a reader could not guess:
 - Competence is the accuracy on the last `window` examples of the present stage, as training met them: each was new to
   the model when it was answered, so no validation pass is needed.
+- With many lookaheads that accuracy says little of the newest one: four unknown ones of 22 are hidden by 0.9 of all.
+  `newest` asks for it by itself.
 - A stage limits the largest lookahead or the number of vertices; ids and positions are those of the full size. The last
   stage is the problem itself.
 - `easier` is the share of each batch that comes from earlier stages, which take turns. (A stage is itself a mixture of
@@ -40,6 +42,9 @@ class Curriculum:
     `over="none"` the rate falls at the end of the run."""
     window: int = 2048
     """How many examples of the present stage that accuracy is taken over."""
+    newest: float | None = None
+    """What the accuracy on the largest lookahead of the present stage must be, too, over the same window, for the next
+    stage to begin or the problem to be mastered. None: it is only part of the accuracy on all."""
     easier: float = 0.125
     """The share of each batch drawn from earlier stages."""
     scatter: bool = False
@@ -67,6 +72,12 @@ class Curriculum:
         if self.mastery is not None:
             check_number("curriculum.mastery", self.mastery, 0, 1)
         check_range("curriculum.window", self.window, 1, 10**9)
+        if self.newest is not None:
+            check_number("curriculum.newest", self.newest, 0.01, 1)
+            if not self.rate_waits:
+                raise ValueError(
+                    f"curriculum.newest={self.newest}: needs curriculum.over or curriculum.mastery, no stage ends"
+                )
         check_number("curriculum.easier", self.easier, 0, 0.9)
         check_flag("curriculum.scatter", self.scatter)
         if self.slow_from is not None:
@@ -94,6 +105,9 @@ class Curriculum:
 
     def stages(self, problem: Distribution) -> list[Distribution]:
         """The distributions from the easiest to the problem itself."""
+        if self.newest is not None and _largest_lookahead(problem) is None:
+            fits = "balanced problems of all lookaheads"
+            raise ValueError(f"curriculum.newest={self.newest}: needs {fits}, not {problem.describe()}")
         if self.over == "none":
             return [problem]
         field = {"lookahead": "max_lookahead", "size": "vertices"}[self.over]
@@ -150,3 +164,15 @@ class Curriculum:
         if stage == 0:
             return 0
         return int(size * self.easier) // 16 * 16
+
+    def newest_of(self, stage: Distribution) -> int | None:
+        """The lookahead that `newest` asks for in this stage; none if nothing is asked."""
+        return None if self.newest is None else _largest_lookahead(stage)
+
+
+def _largest_lookahead(problem: Distribution) -> int | None:
+    """The largest lookahead that is drawn; none where it is left to chance or the same in all problems."""
+    graph: Any = getattr(problem, "symbolic", problem)
+    if getattr(problem, "lookahead", None) is not None:
+        return None
+    return getattr(problem, "max_lookahead", None) or getattr(graph, "largest_lookahead", None)

@@ -44,7 +44,7 @@ class Feed:
         """Whether the model has been competent at the last stage."""
         self.redrawn = 0
         """Held-out problems met and redrawn so far, by this process."""
-        self._window: deque[tuple[int, int]] = deque()
+        self._window: deque[tuple[int, ...]] = deque()
         self._seed, self._held_out, self._shard, self._threads = seed, held_out, shard, threads
         self._streams: dict[int, Stream] = {}
 
@@ -87,21 +87,24 @@ class Feed:
         self.redrawn += int(batch.redraws.sum())
         return batch
 
-    def observe(self, correct: int, count: int) -> bool:
-        """Take in how many of the present stage's examples were right; true if the model is now competent at it.
+    def observe(self, correct: int, count: int, newest: tuple[int, int] = (0, 0)) -> bool:
+        """Take in how many of the present stage's examples were right, and (right, seen) of the largest lookahead
+        alone; true if the model is now competent at it.
 
         That begins the next stage; at the last stage it is told once.
         """
         if self.mastered:
             return False
-        self._window.append((correct, count))
-        while sum(n for _, n in self._window) - self._window[0][1] >= self.curriculum.window:
+        self._window.append((correct, count, *newest))
+        while sum(entry[1] for entry in self._window) - self._window[0][1] >= self.curriculum.window:
             self._window.popleft()
-        right, seen = (sum(column) for column in zip(*self._window, strict=True))
+        right, seen, newest_right, newest_seen = (sum(column) for column in zip(*self._window, strict=True))
         asked = self.curriculum.threshold
         if self.at_last_stage and self.curriculum.mastery is not None:
             asked = self.curriculum.mastery
         if seen < self.curriculum.window or right < asked * seen:
+            return False
+        if self.curriculum.newest is not None and not 0 < self.curriculum.newest * newest_seen <= newest_right:
             return False
         self._window.clear()
         if self.at_last_stage:
@@ -124,6 +127,11 @@ class Feed:
         if self.curriculum.over != "lookahead":
             return graph.most_vertices
         return getattr(now, "max_lookahead", None) or graph.largest_lookahead
+
+    @property
+    def newest(self) -> int | None:
+        """The lookahead that the rule asks for by itself in the present stage."""
+        return self.curriculum.newest_of(self.stages[self.stage])
 
     @property
     def rate_factor(self) -> float:
@@ -153,7 +161,8 @@ class Feed:
         self.close()
         self.stage, self.batches, self.redrawn = state["stage"], state["batches"], state["redrawn"]
         self.taken, self.mastered = list(state["taken"]), state["mastered"]
-        self._window = deque((right, seen) for right, seen in state["window"])
+        # Runs begun before there was a rule for the newest lookahead kept two numbers.
+        self._window = deque((*entry, 0, 0)[:4] for entry in state["window"])
 
     def close(self) -> None:
         """End the threads."""

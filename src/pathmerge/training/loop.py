@@ -241,7 +241,7 @@ class Trainer:
         self.step += 1
         if self.average is not None:
             self.average.add(size, self.examples)
-        if self.feed.observe(self._stage_right, self._stage_seen) and self.config.curriculum.rate_waits:
+        if self.feed.observe(*self._stage) and self.config.curriculum.rate_waits:
             if self.feed.mastered:
                 self.mastered_at = self.examples
             stage = "mastered" if self.feed.mastered else self.feed.describe()
@@ -256,6 +256,7 @@ class Trainer:
         """Add this step's counts, over all processes; true if any of them was asked to stop."""
         levels = np.concatenate([piece.difficulty[:, 0] for piece in pieces])
         own = len(pieces[0])
+        newest = levels[:own] == (-1 if self.feed.newest is None else self.feed.newest)
         counts = np.array(
             [
                 outcome.loss.astype(np.float64).sum(),
@@ -264,6 +265,8 @@ class Trainer:
                 training_flops(self.model, outcome.rows),
                 sum(int(piece.redraws.sum()) for piece in pieces),
                 wish_to_stop,
+                outcome.correct[:own][newest].sum(),
+                newest.sum(),
             ],
             np.float64,
         )
@@ -273,7 +276,7 @@ class Trainer:
         self.tally.loss += sums[0]
         self.tally.right += right
         self.tally.seen += seen
-        self._stage_right, self._stage_seen = int(sums[1]), int(sums[2])
+        self._stage = int(sums[1]), int(sums[2]), (int(sums[6]), int(sums[7]))
         self.flops += sums[3]
         self.redrawn += int(sums[4])
         if self.published_at is None and size >= PUBLISHED_BATCH and right.sum() >= PUBLISHED_RULE * size:
