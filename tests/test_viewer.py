@@ -310,7 +310,12 @@ def test_the_report_of_the_demonstration(results: Results, tmp_path: Path):
     shutil.copy(results.run / "evaluation.png", tmp_path / "accuracy.png")
     assert main(["report", str(tmp_path)]) == 0
     found = read(tmp_path / "report.html")
-    for words in ("the trained model", "its initial weights", "hand-written path-merging", "lowest at any lookahead"):
+    for words in (
+        "the trained model",
+        "its initial weights",
+        "hand-written path-merging",
+        "lowest test accuracy at any lookahead",
+    ):
         assert words in found.text, words
 
 

@@ -70,7 +70,7 @@ def _lowest(record: Record) -> dict[str, float]:
     """The lowest test accuracy at any lookahead of balanced problems: one number that says whether it searches."""
     known = evaluated(record)
     found = [] if known is None else [row.accuracy for row in cells_of(known.rows, "balanced") if row.examples]
-    return {"lowest at any lookahead": min(found)} if found else {}
+    return {"lowest test accuracy at any lookahead": min(found)} if found else {}
 
 
 def _accuracies(name: str, record: Record) -> Html | None:
