@@ -14,6 +14,7 @@ import torch
 
 import pathmerge as pm
 from pathmerge.cli import main
+from pathmerge.evaluation.evaluate import evaluate_model
 from pathmerge.evaluation.suite import hold_out_test
 from pathmerge.recipes import RECIPES, command_of, track_of
 from pathmerge.zoo.shelf import SHELF, card, names
@@ -131,7 +132,6 @@ def test_the_track_is_that_of_the_weights_and_not_of_the_recipes_name():
 
 
 def test_ship_then_load_gives_the_runs_weights_and_a_true_card(run: pm.Run, shelf: Path):
-    from pathmerge.evaluation.evaluate import evaluate_model
     from pathmerge.zoo.shelf import load
 
     model, described = load("tiny-20", shelf), card("tiny-20", shelf)
@@ -163,6 +163,31 @@ def test_a_large_model_can_be_judged_on_a_part_of_its_test_problems(run: pm.Run,
     arguments = ["ship", str(run.directory), "none-20", "--about", "x", "--shelf", str(tmp_path), "--count"]
     assert main([*arguments, "61"]) == 2
     assert not (tmp_path / "none-20.json").exists()
+
+
+def test_weights_of_half_the_size_are_judged_as_they_are_kept(run: pm.Run, shelf: Path, tmp_path: Path):
+    arguments = ["ship", str(run.directory), "half-20", "--about", "rounded", "--half", "--shelf", str(tmp_path)]
+    assert main([*arguments, "--threads", "1"]) == 0
+    whole, half = shelf / "tiny-20.safetensors", tmp_path / "half-20.safetensors"
+    assert 0.4 < half.stat().st_size / whole.stat().st_size < 0.6
+    model = pm.load_weights(half)
+    for name, value in run.model.state_dict().items():
+        kept = model.state_dict()[name]
+        assert kept.dtype == torch.float32
+        assert torch.equal(kept, value.half().float()), name
+    assert any(not torch.equal(model.state_dict()[name], value) for name, value in run.model.state_dict().items())
+    accuracy = card("half-20", tmp_path).accuracy
+    table = evaluate_model(model, hold_out_test(run.config.problem, 60, 0).cells, threads=1, heuristics=False)
+    for name, cells in accuracy.items():
+        for difficulty, counts in cells.items():
+            row = table.find(name, difficulty)
+            assert row is not None
+            assert (row.correct, row.examples) == counts
+    with torch.no_grad():
+        model.ln_final.bias[0] = 1e5
+    with pytest.raises(ValueError, match=r"half=True: 'ln_final\.bias' holds numbers that 16 bits cannot"):
+        pm.save_weights(model, tmp_path / "large.safetensors", half=True)
+    assert not (tmp_path / "large.safetensors").exists()
 
 
 def test_a_model_on_the_shelf_is_not_lost(run: pm.Run, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -36,6 +36,7 @@ def ship(
     shelf: Path = SHELF,
     replace: bool = False,
     count: int | None = None,
+    half: bool = False,
     threads: int = 2,
 ) -> int:
     """Judge a finished run on its test problems and put its model, with a card, on the shelf.
@@ -47,6 +48,7 @@ def ship(
         shelf: Where to write: NAME.safetensors and NAME.json; none: into the package.
         replace: Even if there is a model of this name.
         count: Test problems of each difficulty to judge it on; none: all. Large problems have hundreds of difficulties.
+        half: Round its weights to 16 bits before they are judged and kept, for a file of half the size.
         threads: Cores to compute with.
     """
     from pathmerge.evaluation.suite import per_cell, test_suite
@@ -59,7 +61,9 @@ def ship(
     each = per_cell(suite, loaded.config.held_out.test)
     total = (each if count is None else min(each, count)) * sum(len(part.cells()) for part in suite)
     with progress_bar("judging", total, long=total > 5000) as advance:
-        made = put(loaded, name, about, shelf=shelf, replace=replace, count=count, threads=threads, progress=advance)
+        made = put(
+            loaded, name, about, shelf=shelf, replace=replace, count=count, half=half, threads=threads, progress=advance
+        )
     _print_card(made, weights_of(name, shelf))
     return 0
 

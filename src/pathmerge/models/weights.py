@@ -37,14 +37,19 @@ _FINAL = r"ln_final|ln_f|norm_f|final_norm|final_ln|ln_head|ln|norm"
 _SIDES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 
 
-def save_weights(model: Transformer, path: Path | str) -> None:
-    """Write a model: weights and config in one safetensors file."""
+def save_weights(model: Transformer, path: Path | str, *, half: bool = False) -> None:
+    """Write a model: weights and config in one safetensors file; `half`: rounded to 16 bits, in half the space."""
     from safetensors.torch import save
 
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"path={str(path)!r}: the name must end in .safetensors")
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    if half:
+        tensors = {name: value.half() for name, value in tensors.items()}
+        for name, value in tensors.items():
+            if not value.isfinite().all():
+                raise ValueError(f"half=True: {name!r} holds numbers that 16 bits cannot, above 65,504")
     # One entry: safetensors writes several in random order, and the same weights should be the same file.
     header = {FORMAT: json.dumps(model.config.to_dict())}
     with written_whole(path, "path") as temporary:

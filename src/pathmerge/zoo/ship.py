@@ -25,11 +25,12 @@ def ship(
     shelf: Path = SHELF,
     replace: bool = False,
     count: int | None = None,
+    half: bool = False,
     threads: int = 2,
     progress: Callable[[int], None] | None = None,
 ) -> Card:
     """Put a run's model on the shelf under a name; `replace`: even if there is one of that name; `count`: judge it on
-    the first so many test problems of each difficulty (none: on all).
+    the first so many test problems of each difficulty (none: on all); `half`: round its weights to 16 bits first.
 
     Its weights appear when they have been judged, and the card last: without it there is no model.
     """
@@ -51,7 +52,7 @@ def ship(
         raise ValueError(f"shelf={str(shelf)!r}: {error.strerror}") from None
     path = weights_of(name, shelf)
     with written_whole(path, "shelf") as temporary:
-        save_weights(run.model, temporary)
+        save_weights(run.model, temporary, half=half)
         model = load_weights(temporary)
         held = run.config.held_out
         cells = [
