@@ -161,14 +161,16 @@ def test_the_default_recipe_fits_every_problem(problem: str, capsys: pytest.Capt
     assert joining in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("size", "legible"), [(64, None), (128, True)])
+@pytest.mark.parametrize(("size", "asking", "following", "legible"), [(64, 1.7, 1.4, None), (128, 2.0, 1.7, True)])
 @pytest.mark.parametrize("problem", ["balanced", "naive", "star", "dfs", "selection-inference", "language"])
-def test_a_prior_that_follows_edges_is_left_out_where_there_is_no_search(problem: str, size: int, legible: bool | None):
+def test_a_prior_that_follows_edges_is_left_out_where_there_is_no_search(
+    problem: str, size: int, asking: float, following: float, legible: bool | None
+):
     model = of_kinds(pm.recipe("matched", size), problem, "onehot").model
     assert isinstance(model, pm.OneHot)
     searches = problem in ("balanced", "naive", "star")
     priors = (model.asking, model.following, model.joining, model.matching, model.legible)
-    assert priors == ((1.7, 1.4, 1.0, 0.0, legible) if searches else (None, None, 0.0, 1.0, None))
+    assert priors == ((asking, following, 1.0, 0.0, legible) if searches else (None, None, 0.0, 1.0, None))
 
 
 def test_toml_and_options_meet_in_one_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
