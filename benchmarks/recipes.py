@@ -74,15 +74,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 """What `efficient` (`untangled`) is without one of its parts, with blocks that share weights, or with something more;
 at N=64, one core each."""
-NO_PRIOR = {
-    "model__asking": None,
-    "model__following": None,
-    "model__joining": 0.0,
-    "model__initialisation": "default",
-}
-"""What makes `matched` from 19 vertices on start without knowing anything of equal vertices or edges."""
 BARE = {64: 500_000, 128: 450_048}
-"""How many examples it is given then: the goal post's, and as many as N=128 needs with its priors."""
+"""How many examples `matched` is given without its priors: the goal post's, and as many as N=128 needs with them."""
 NORMED = ("all", "no-prior")
 """Of these, which are also tried with normalised queries and keys."""
 ABLATION_EXAMPLES = 500_000
@@ -161,8 +154,8 @@ def trials() -> Iterator[Trial]:
         yield Trial(f"ablation/efficient-64-one-block-recalled/seed{seed}", of_kind(base, recalled.RecalledEdges))
     for size, examples in BARE.items():
         for seed in SEEDS:
-            bare = changed(recipe("matched", size, seed), training__threads=1, training__examples=examples, **NO_PRIOR)
-            yield Trial(f"prior/matched-bare-{size}/seed{seed}", bare)
+            bare = changed(recipe("matched", size, seed), training__threads=1, training__examples=examples)
+            yield Trial(f"prior/matched-bare-{size}/seed{seed}", replace(bare, model=bare.model.without_prior()))
     looped = changed(untangled(128, 1), training__threads=1, model__layers=1, model__loops=6)
     yield Trial("loops/efficient-128-one-block-looped-6/seed1", looped)
     yield Trial("loops/efficient-128-one-block-no-prior/seed1", changed(looped, model__initialisation="default"))

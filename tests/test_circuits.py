@@ -276,6 +276,51 @@ def test_circuits_survive_their_file(tmp_path: Path) -> None:
         load_circuit(tmp_path / "changed.json")
 
 
+def put(values: Any, path: str, value: Any) -> Any:
+    """A copy of plain JSON with another value at a dotted path."""
+    first, _, rest = path.partition(".")
+    copied = copy.copy(values)
+    at: Any = int(first) if isinstance(values, list) else first
+    copied[at] = put(values[at], rest, value) if rest else value
+    return copied
+
+
+def test_circuits_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
+    circuit = explain(MODELS["matching"](), pm.Balanced(input_size=17).sample(1, seed=2)[0], alpha=0.05, kappa1=40.0)
+    values, n = circuit.to_dict(), len(circuit.operations)
+    assert circuit.lenient.kept
+    u, v = circuit.input.edges[0]
+    for path, value, line in (
+        ("lenient.sets", [], "circuit.lenient.sets: must have"),
+        ("lenient.position_sets.1", [], "circuit.lenient.position_sets: must have"),
+        ("strict.sets.0", [], "circuit.strict.sets: must have"),
+        ("lenient.kept", [circuit.lenient.kept[0]] * 2, "circuit.lenient.kept: must be some of links, each once"),
+        ("lenient.links", [n], "circuit.lenient.links: must be some of the operations"),
+        ("lenient.maximal", [n], "circuit.lenient.maximal: must be some of ranked"),
+        ("input.rows", [], "circuit.input.rows: must be the rows"),
+        ("input.rows.0.position", 99, "circuit.input.rows: must be the rows"),
+        ("input.key", {}, "circuit.input.key.index=None: must be a whole number"),
+        ("input.edges.0", [v, u], "circuit.input.edges="),
+        ("input.goal", circuit.input.start, "circuit.input.goal="),
+        ("input.tokens.0", 999, "circuit.input.tokens[0]=999"),
+        ("model", {}, "circuit.model.layers=None: must be a whole number from 1"),
+        ("model.layers", "x", "circuit.model.layers='x': must be a whole number from 1"),
+        ("model.heads", 0, "circuit.model.heads=0: must be a whole number from 1"),
+        ("correct", not circuit.correct, "circuit.correct="),
+        ("operations.0.layer", 77, "circuit.operations[0].layer=77: there is none such"),
+        ("operations.0.target", 999, "circuit.operations[0].target=999: there is none such"),
+        ("operations.0.source", -1, "circuit.operations[0].source=-1: there is none such"),
+        ("operations.0.matched", [99], "circuit.operations[0].matched=99: there is none such"),
+        ("operations.0.weight", float("nan"), "circuit.operations[0]: a number is infinite"),
+        ("operations.0.kind", "zoken", "[0].kind='zoken': must be one of token, position, copy, other"),
+    ):
+        (tmp_path / "changed.json").write_text(json.dumps(put(values, path, value)))
+        with pytest.raises(ValueError, match=re.escape(line)):
+            load_circuit(tmp_path / "changed.json")
+    (tmp_path / "same.json").write_text(json.dumps(put(values, "correct", circuit.correct)))
+    assert load_circuit(tmp_path / "same.json") == circuit
+
+
 @pytest.mark.parametrize("mode", ["exact", "screened"])
 def test_a_file_is_the_json_of_the_circuit_to_the_letter(mode: str, tmp_path: Path) -> None:
     batch = pm.Balanced(input_size=17).sample(3, seed=2)

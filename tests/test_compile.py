@@ -97,3 +97,39 @@ def test_what_marks_a_part_is_left_by_its_compilation(at: int, tmp_path: Path, m
     warm_up.cache_clear()
     part.compile()
     assert part.done
+
+
+COMPILED_LATER = """
+import pathmerge as pm
+from pathlib import Path
+from pathmerge.circuits.explain import explain_all, warm_up
+from pathmerge.kernels.compile import CACHE_DIRECTORY
+
+def there():
+    return {path.name for path in Path(CACHE_DIRECTORY).rglob("*.nbc")}
+
+batch = pm.Balanced(input_size=64, lookahead=3).sample(1)
+small = pm.Balanced(input_size=20, lookahead=2).sample(2)
+models = [(pm.load("balanced-64"), batch), (pm.load("edges-64-plain"), batch), (pm.compiled(20), small)]
+models += [(pm.OneHot(input_size=20, layers=3, heads=2, causal=True).build(), small)]
+models += [(pm.Rotary(input_size=20, layers=3).build(), small)]
+warm_up()
+before = there()
+for model, problems in models:
+    for mode in ("screened", "exact") if problems is small else ("screened",):
+        for circuit in explain_all(model, problems, mode=mode, threads=1):
+            circuit.operations
+print(len(before), *(there() - before))
+"""
+
+
+@pytest.mark.long
+def test_all_kernels_of_circuits_are_compiled_before_the_first(tmp_path: Path):
+    """Otherwise the first circuit would take their time with it, and `--plan` and `seconds_per_input` would say so."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED_LATER], env=environment, capture_output=True, text=True, check=True, timeout=900
+    )
+    known, *later = done.stdout.split()
+    assert int(known) > 10
+    assert later == []

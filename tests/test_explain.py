@@ -120,16 +120,40 @@ def test_another_inputs_circuit_is_refused_and_leftovers_do_not_matter(
     (folder / ".pathmerge-0123456789abcdef.json").touch()
     explain_into(folder, model, inputs, OPTIONS, threads=1)
     shutil.copy(folder / "balanced-L01-0001.json", folder / "balanced-L01-0000.json")
-    with pytest.raises(ValueError, match="is the circuit of another input"):
+    with pytest.raises(ValueError, match="is a circuit of another input"):
         explain_into(folder, model, inputs, OPTIONS, threads=1)
     shutil.rmtree(folder)
     explain_into(folder, model, inputs, OPTIONS, threads=1)
-    for name, text in (("summary.json", "["), ("explain.json", "[]")):
-        before = (folder / name).read_text()
-        (folder / name).write_text(text)
-        with pytest.raises(ValueError, match=rf"{name}' is damaged"):
-            explain_into(folder, model, inputs, OPTIONS, threads=1)
-        (folder / name).write_text(before)
+    before = (folder / "explain.json").read_text()
+    (folder / "explain.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"its explain\.json, which says .* cannot be read; choose another folder"):
+        explain_into(folder, model, inputs, OPTIONS, threads=1)
+    (folder / "explain.json").write_text(before)
+    summary = (folder / "summary.json").read_text()
+    (folder / "summary.json").write_text("[")  # made anew from the circuits; what an input took is not known any more
+    explain_into(folder, model, inputs, OPTIONS, threads=1)
+    assert {**json.loads((folder / "summary.json").read_text()), "seconds_per_input": 0} == {
+        **json.loads(summary),
+        "seconds_per_input": 0,
+    }
+
+
+def test_circuits_of_another_model_or_method_are_refused(model: Transformer, inputs: Inputs, tmp_path: Path) -> None:
+    """A summary says of all of them how they were made."""
+    other = model.config.build(99)
+    name = "balanced-L01-0001.json"
+    explain_into(tmp_path / "mine", model, inputs, OPTIONS, threads=1)
+    explain_into(tmp_path / "theirs", other, inputs, OPTIONS, threads=1)
+    explain_into(tmp_path / "exact", model, inputs, replace(OPTIONS, mode="exact"), threads=1)
+    explain_into(tmp_path / "alpha", model, inputs, replace(OPTIONS, alpha=7), threads=1)
+    for folder, words in (
+        ("theirs", "is a circuit of another model"),
+        ("exact", "is a circuit made with another mode"),
+        ("alpha", "is a circuit made with another alpha"),
+    ):
+        shutil.copy(tmp_path / folder / name, tmp_path / "mine" / name)
+        with pytest.raises(ValueError, match=words):
+            explain_into(tmp_path / "mine", model, inputs, OPTIONS, threads=1)
 
 
 def test_nothing_is_left_of_a_write_that_failed(
@@ -285,6 +309,22 @@ def test_a_sweep_goes_on_where_it_stopped(model: Transformer, tmp_path: Path) ->
     assert (tmp_path / "part/sweep.csv").read_bytes() == (tmp_path / "whole/sweep.csv").read_bytes()
     more = sweep(tmp_path / "part", model, replace(inputs, count=3), Options(trust=False), threads=1)
     assert {row["count"] for row in more} == {3}
+    rows = json.loads((tmp_path / "part/sweep.json").read_text())
+    for changed in ({"explained": "x"}, {"alpha": None}, {"inputs": "2"}):
+        (tmp_path / "part/sweep.json").write_text(json.dumps([{**rows[0], **changed}, *rows[1:]]))
+        with pytest.raises(ValueError, match=r"sweep\.json' is damaged; remove it"):
+            sweep(tmp_path / "part", model, inputs, Options(trust=False), threads=1)
+
+
+def test_a_sweep_of_nothing_is_refused(model: Transformer, tmp_path: Path) -> None:
+    inputs = Inputs(problems=(pm.Balanced(input_size=17),), count=12, seed=1)
+    full = [batch.take(slice(i, i + 1)) for _, batch in inputs.batches for i in range(len(batch))]
+    full = [batch for batch in full if len({*batch.edges[batch.edges > 0].tolist()}) == 4]
+    assert full
+    object.__setattr__(inputs, "batches", [(batch.distribution, batch) for batch in full])
+    with pytest.raises(ValueError, match="replacement='absent': skips all of these inputs"):
+        sweep(tmp_path / "a", model, inputs, Options(trust=False, replacement="absent"), threads=1)
+    assert not (tmp_path / "a").exists()
 
 
 # Processes.

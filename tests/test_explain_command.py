@@ -12,9 +12,8 @@ from short_runs import files
 
 import pathmerge as pm
 from pathmerge.circuits import results
-from pathmerge.circuits.history import check_inputs
 from pathmerge.circuits.options import Options
-from pathmerge.circuits.results import Inputs
+from pathmerge.circuits.results import Inputs, check_inputs
 from pathmerge.cli import main
 from pathmerge.zoo.shelf import card
 
@@ -34,8 +33,9 @@ def test_the_commands_of_the_issue(tmp_path: Path, capsys: pytest.CaptureFixture
     assert ": 3 inputs of " in said
     code, said, _ = run(capsys, *common, "--plan", "--sweep", "--out", out)
     assert "screened, 13 times" in said
-    code, said, _ = run(capsys, *common, "--plan", "--replacement", "absent", "--probes", "--out", out)
+    code, said, _ = run(capsys, *common, "--plan", "--replacement", "absent", "--out", out)
     assert ": 0 inputs of " in said, "with lookahead 2 all five ids occur"
+    code, said, _ = run(capsys, "explain", "compiled", "--lookahead", 2, "--plan", "--probes", "--out", out)
     assert "probes           not counted" in said
     assert not out.exists()
     code, said, _ = run(capsys, *common, "--out", out, "--pictures", 1)
@@ -105,10 +105,20 @@ def test_probes_are_fitted_to_the_problem_that_was_asked_for(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pathmerge.circuits.probes.probe", probe)
-    common = ("explain", "compiled", "--input-size", 20, "--count", 1, "--pictures", 0, "--no-trust", "--probes")
+    common = ("explain", "compiled", "--input-size", 32, "--count", 1, "--pictures", 0, "--no-trust", "--probes")
     for i, more in enumerate((("--problem", "star", "--lookahead", 2), ())):
         assert run(capsys, *common, *more, "--out", tmp_path / str(i))[0] == 130
-    assert asked == [pm.Star(input_size=20, lookahead=2), pm.Balanced(input_size=20)]
+    assert asked == [pm.Star(input_size=32, lookahead=2), pm.Balanced(input_size=32)]
+
+
+def test_probes_that_cannot_be_fitted_are_refused_before_anything_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("compiled", "--input-size", 20, "--lookahead", 2, "--count", 1, "--probes", "--out", tmp_path / "a")
+    code, _, error = run(capsys, "explain", *arguments)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "has so few problems that only 0 of 2000 test problems differ from those that probes are fitted to" in error
+    assert not (tmp_path / "a").exists()
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +212,17 @@ def test_a_checkpoint_can_be_explained_and_its_weights_are_its_own(
     assert weights["last"] == weights["run"] != weights["first"]
     (circuit,) = [pm.load_circuit(path) for path in (tmp_path / "first").glob("balanced-*-0000.json")]
     assert circuit.model["examples"] == 640
+
+
+def test_a_checkpoint_has_no_initial_weights_but_its_run_has(
+    run_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = next((run_directory / "checkpoints").glob("*.json"))
+    for given in (checkpoint, checkpoint.with_suffix(".safetensors")):
+        code, _, error = run(capsys, "explain", given, "--initial", "--count", 1, "--out", tmp_path / "a")
+        assert (code, error.count("\n")) == (2, 1)
+        assert f"is a checkpoint, with weights of its own; give its run, {str(run_directory)!r}" in error
+    assert not (tmp_path / "a").exists()
 
 
 def test_the_blocks_can_be_applied_more_often(

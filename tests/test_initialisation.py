@@ -17,6 +17,7 @@ from torch import Tensor
 import pathmerge as pm
 from pathmerge.layout import Layout
 from pathmerge.models.config import Edges, ModelConfig, OneHot, Rotary
+from pathmerge.recipes import track_of
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -246,3 +247,20 @@ def test_matching_heads_of_edges_look_along_the_edges_and_back():
         some = joined.any(-1) & present
         assert some.any()
         assert (pattern[:, head] * joined).sum(-1)[some].min() > 0.9
+
+
+@pytest.mark.parametrize("recipe", ["matched", "efficient", "tuned"])
+@pytest.mark.parametrize("size", [32, 128])
+def test_without_its_prior_a_model_is_that_of_pytorch(recipe: str, size: int):
+    config = pm.recipe(recipe, size).model
+    plain = config.without_prior()
+    mine, given = plain.build(3).state_dict(), config.build(3).state_dict()
+    queries = [name for name in mine if ".q." in name or ".k." in name]
+    same = all(torch.equal(mine[name], given[name]) for name in queries)
+    assert same == (recipe == "tuned")
+    others = {name for name in mine if not torch.equal(mine[name], given[name])} - set(queries)
+    assert not others, "only queries and keys know of the task"
+    for name in queries:
+        if name.endswith("weight"):
+            assert mine[name].abs().max() <= config.width**-0.5 + 1e-6
+    assert track_of(replace(pm.recipe(recipe, size), model=plain)) == {"efficient": "T2"}.get(recipe, "T1")

@@ -124,8 +124,9 @@ def test_edges_known_by_their_places_are_found():
         pm.OneHot(input_size=20, layers=1, loops=2, positions="none"),
         pm.Rotary(input_size=20, layers=2, heads=1),
         pm.Edges(input_size=20, layers=2),
+        pm.OneHot(input_size=20, layers=2, initialisation="matching", joining=20.0, following=1.0, asking=1.0),
     ],
-    ids=lambda config: f"{config.name}-{config.width}",
+    ids=lambda config: f"{config.name}-{config.width}-{config.layers}",
 )
 def test_every_kind_of_model(config: Any):
     problem = pm.Naive(input_size=20)
@@ -135,6 +136,8 @@ def test_every_kind_of_model(config: Any):
     one = cell(table, "forward", 0, 1)
     if config.name == "edges":
         assert one.auc > 0.8  # the row holds the edge's target
+    elif config.initialisation == "matching":
+        assert cell(table, "forward", 1, 1).auc > cell(table, "forward", 1, 1, "untrained").auc + 0.1  # joined
     else:
         assert one.low - 0.02 < 0.5 < one.high + 0.02
     assert one.auc == pytest.approx(cell(table, "forward", 0, 1, "untrained").auc, abs=0.1)
@@ -165,7 +168,7 @@ def test_no_test_problem_is_among_the_fitting_ones(monkeypatch: pytest.MonkeyPat
     # 504 distinct problems at most for two spokes of length 1 and V = 3: all of the test split was fitted to.
     star = pm.Star(input_size=14, spokes=2, lookahead=1)
     model = pm.OneHot(input_size=14, layers=1).build()
-    with pytest.raises(ValueError, match=r"^rows='all': fewer than 100 of 0 test problems"):
+    with pytest.raises(ValueError, match=r"^problem=star\(.*: has so few problems that only 0 of 400"):
         probe(model, star, count=400)
 
 

@@ -8,6 +8,7 @@ The defining bug of this field is the edit that silently does nothing, so each s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from pathmerge.problems.batch import Batch
 CLOSE = 1e-3
 """Logits of two ways to compute the same in float32 differ by less."""
 LIVE = 1e-6
+POSITIONS = 32
+"""How many positions are left out, one at a time."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ def check_model(model: Any, batch: Batch, *, reference: Callable[[Tensor], Tenso
     `reference`: the model's own logits, B x V, from the tokens that `model.tokens(batch)` gives; without it, the check
     that both compute the same is left out, and the report says so (ours are compared with their own forward pass).
     """
+    if not isinstance(batch, Batch):
+        raise ValueError(f"batch={type(batch).__name__}: must be a batch of problems, distribution.sample(...)")
     subject = as_explainable(model)
     tokens = subject.tokens(batch.take(slice(0, min(4, len(batch)))))
     if reference is None and subject is not model:
@@ -67,32 +72,64 @@ def check_model(model: Any, batch: Batch, *, reference: Callable[[Tensor], Tenso
 def _checks(
     subject: Explainable, tokens: Tensor, reference: Callable[[Tensor], Tensor] | None, most: int
 ) -> Iterator[Check]:
-    try:
-        traces = [record(subject, row[None]) for row in tokens]
-        together = record(subject, tokens)
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-        line = " ".join(str(error).split())[:200]
-        yield Check("an ordinary pass", False, f"{type(error).__name__}: {line}")
+    traces: list[Trace] = []
+    yield from _tried("an ordinary pass", lambda: _ordinary(subject, tokens, traces))
+    if not traces:
         return
-    yield Check("an ordinary pass", True, f"{len(traces)} inputs, {len(traces[0].rows)} rows, {subject.layers} layers")
     trace = traces[0]
-    yield from _shapes(subject, trace)
+    shapes = list(_tried("shapes", lambda: _shapes(subject, trace)))
+    yield from shapes
+    if not all(check.passed for check in shapes):
+        return
+    for name, check in (
+        ("the same logits as the model itself", lambda: _compared(traces, tokens, reference)),
+        ("each input by itself", lambda: _inputs_alone(subject, tokens, traces)),
+        ("each row by itself", lambda: _rows_alone(subject, trace)),
+        ("a frozen replay gives the same logits", lambda: _replayed(trace)),
+        ("masking nothing changes nothing", lambda: _unmasked(subject, trace)),
+        ("every site is live", lambda: _live(subject, traces)),
+        ("what is embedded", lambda: _embedded(subject, trace.tokens, most)),
+    ):
+        yield from _tried(name, check)
+
+
+def _tried(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    """The checks, or that they could not be carried out: a model from outside may raise anything."""
+    try:
+        yield from check()
+    except Exception as error:
+        line = " ".join(str(error).split())[:200]
+        yield Check(name, False, f"{type(error).__name__}: {line}")
+
+
+def _ordinary(subject: Explainable, tokens: Tensor, traces: list[Trace]) -> Iterator[Check]:
+    traces += [record(subject, row[None]) for row in tokens]
+    yield Check("an ordinary pass", True, f"{len(traces)} inputs, {len(traces[0].rows)} rows, {subject.layers} layers")
+
+
+def _compared(traces: list[Trace], tokens: Tensor, reference: Callable[[Tensor], Tensor] | None) -> Iterator[Check]:
+    name = "the same logits as the model itself"
     if reference is None:
-        yield Check("the same logits as the model itself", True, "no reference was given to compare with", True)
+        yield Check(name, True, "no reference was given to compare with", True)
+        return
+    wanted, ours = reference(tokens), torch.cat([trace.logits for trace in traces])
+    if wanted.shape != ours.shape:
+        given, must = (" x ".join(map(str, logits.shape)) for logits in (wanted, ours))
+        yield Check(name, False, f"the reference gives {given} logits, must be {must}")
     else:
-        wanted = reference(tokens)
-        apart = max(float((trace.logits[0] - row).abs().max()) for trace, row in zip(traces, wanted, strict=True))
-        yield _near("the same logits as the model itself", apart)
-    apart = float((together.logits - torch.cat([trace.logits for trace in traces])).abs().max())
-    yield _near("each input by itself", apart)
-    yield from _rows_alone(subject, trace)
-    yield _near("a frozen replay gives the same logits", _replayed(trace))
+        yield _near(name, float((ours - wanted).abs().max()))
+
+
+def _inputs_alone(subject: Explainable, tokens: Tensor, traces: list[Trace]) -> Iterator[Check]:
+    """An input's result must not depend on which other inputs are computed with it."""
+    alone = torch.cat([trace.logits for trace in traces])
+    yield _near("each input by itself", float((record(subject, tokens).logits - alone).abs().max()))
+
+
+def _unmasked(subject: Explainable, trace: Trace) -> Iterator[Check]:
     everything = torch.ones(subject.layers, *trace.layers[0].pattern.shape, dtype=torch.bool)
-    yield _near(
-        "masking nothing changes nothing", float((record_masked(trace, [everything]).logits - trace.logits).abs().max())
-    )
-    yield from _live(subject, traces)
-    yield from _embedded(subject, traces[0].tokens, most)
+    apart = float((record_masked(trace, [everything]).logits - trace.logits).abs().max())
+    yield _near("masking nothing changes nothing", apart)
 
 
 def _near(name: str, apart: float) -> Check:
@@ -130,14 +167,15 @@ def _rows_alone(subject: Explainable, trace: Trace) -> Iterator[Check]:
     yield _near("each row by itself", worst)
 
 
-def _replayed(trace: Trace) -> float:
+def _replayed(trace: Trace) -> Iterator[Check]:
     """The difference of logits when attention and gates are those recorded, and everything else is computed anew."""
     model, x = trace.model, trace.layers[0].x
     for at, layer in enumerate(trace.layers):
         _, _, v = model.project(at, x, trace.rows, queries=False)
         mixed = torch.einsum("hqs,shw->qhw", layer.pattern, v)
         x = model.update(at, x, mixed, layer.gate)
-    return float((model.logits(x[-1:]) - trace.logits).abs().max())
+    apart = float((model.logits(x[-1:]) - trace.logits).abs().max())
+    yield _near("a frozen replay gives the same logits", apart)
 
 
 def _live(subject: Explainable, traces: list[Trace]) -> Iterator[Check]:
@@ -179,11 +217,25 @@ def _embedded(subject: Explainable, tokens: Tensor, most: int) -> Iterator[Check
     said = f"tokens 0 (which may stand in for a vertex) to {most} in the last row are {apart:.2g} apart or more"
     yield Check("token 0 and all vertices differ", apart > LIVE, said)
     if subject.has_positions:
-        without = torch.zeros(tokens.shape[:2], dtype=torch.bool)
-        without[0, -1] = True
-        moved = (subject.embed(tokens, without) - plain).abs().amax(-1)[0]
-        fine = bool(moved[-1] > LIVE) and bool((moved[:-1] == 0).all())
+        # As step IV asks for it: many copies of an input, each without another position.
+        count = min(POSITIONS, tokens.shape[1])
+        left_out = torch.linspace(0, tokens.shape[1] - 1, count).round().long()
+        without = torch.zeros(count, tokens.shape[1], dtype=torch.bool)
+        without[torch.arange(count), left_out] = True
+        copies = tokens.repeat(count, *[1] * (tokens.dim() - 1))
+        moved = (subject.embed(copies, without) - plain).abs().amax(-1)
+        fine = bool((moved[without] > LIVE).all()) and bool((moved[~without] == 0).all())
         yield Check("position embeddings are live", fine, "leaving one out changes its row and no other")
+        # Without any positions equal tokens are equal rows, wherever they stand, and others are not.
+        rows = torch.arange(tokens.shape[1]) % (most + 1)
+        ordered = tokens.clone()
+        (ordered[0, :, 0] if edges else ordered[0]).copy_(rows)
+        if edges:
+            ordered[0, :, 1:] = tokens[0, -1, 1:]
+        found = subject.embed(ordered, torch.ones(1, tokens.shape[1], dtype=torch.bool))[0]
+        differ = torch.cdist(found, found, p=math.inf) > LIVE
+        fine = bool((differ == (rows[:, None] != rows)).all())
+        yield Check("without positions a row is its token", fine, "equal tokens give equal rows, others do not")
     else:
         same = tokens.clone()
         same[0, -2] = same[0, -1]

@@ -10,6 +10,7 @@ Choices a reader could not guess:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -115,13 +116,16 @@ def together(inputs: int, width: int, subject: Explainable, threads: int) -> int
 
 @cache
 def warm_up() -> None:
-    """Compile the kernels once, in this process: its copies would each do it, and it would count as theirs."""
+    """Compile the kernels once, in this process: its copies would each do it, and it would count as theirs. Models of
+    one head and of several have kernels of their own, and so have passes that leave most rows as they are, which sharp
+    attention brings about."""
     from pathmerge.models.config import OneHot
     from pathmerge.problems.star import Star
 
     batch = Star(input_size=14).sample(1)
-    for mode in ("exact", "screened"):
-        for circuit in explain_all(OneHot(input_size=14, layers=3).build(), batch, mode=mode, threads=1):
+    for heads, mode in itertools.product((1, 2), ("exact", "screened")):
+        model = OneHot(input_size=14, layers=3, heads=heads, initialisation="matching", matching=30.0).build()
+        for circuit in explain_all(model, batch, mode=mode, threads=1):
             assert circuit is not None
             assert circuit.operations is not None  # objects, too
     mark_compiled(CIRCUITS)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pathmerge.circuits.coherent import check_coherent
 from pathmerge.circuits.options import Mode as Mode
 from pathmerge.circuits.options import SetRule
 from pathmerge.disk import written_whole
@@ -228,17 +229,15 @@ def load_circuit(path: Path | str) -> Circuit:
 
 
 def circuit_from_dict(values: Any) -> Circuit:
-    """The inverse of `Circuit.to_dict`; another format or version, missing, unknown or ill-typed fields are errors."""
+    """The inverse of `Circuit.to_dict`; another format or version, missing, unknown or ill-typed fields and parts that
+    contradict each other are errors."""
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise ValueError(f"not a {FORMAT}")
     if type(values.get("version")) is not int or values["version"] != VERSION:
         raise ValueError(f"version={values.get('version')!r}: this program reads version {VERSION}")
     rest = {key: value for key, value in values.items() if key not in ("format", "version")}
     circuit: Circuit = _read(Circuit, rest, "circuit")
-    for name, reading in (("strict", circuit.strict), ("lenient", circuit.lenient)):
-        for number in (*reading.links, *reading.kept, *reading.ranked, *reading.maximal):
-            if not 0 <= number < len(circuit.operations):
-                raise ValueError(f"circuit.{name}: names operation {number}, there are {len(circuit.operations)}")
+    check_coherent(circuit)
     return circuit
 
 
@@ -316,7 +315,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return None if value is None else _read(next(k for k in inner if k is not type(None)), value, where)
     if origin is Literal:
         if value not in inner:
-            raise wrong
+            raise ValueError(f"{where}={str(value)[:40]!r}: must be one of {', '.join(map(str, inner))}")
         return value
     if origin is dict:
         if not isinstance(value, dict):

@@ -19,10 +19,9 @@ from typing import Any
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from pathmerge.circuits.explain import skipped_in
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.options import Options
-from pathmerge.circuits.results import Inputs, explain_into, file_name
+from pathmerge.circuits.results import Inputs, check_inputs, explain_into, file_name
 from pathmerge.disk import write_csv
 from pathmerge.distributions import distribution_from_dict
 from pathmerge.pictures import save
@@ -101,12 +100,6 @@ def trace_training(
     last = found[-1][1]
     moments = [_moment(examples, circuits, last) for examples, circuits in found]
     return History(moments=moments, appearances=_appearances(found))
-
-
-def check_inputs(inputs: Inputs, options: Options) -> None:
-    """Raise unless there is something to follow."""
-    if all(skipped_in(batch, options) == len(batch) for _, batch in inputs.batches):
-        raise ValueError("replacement='absent': skips all of these inputs, since every vertex id occurs in them")
 
 
 def checkpoints_of(run: Path) -> list[Path]:

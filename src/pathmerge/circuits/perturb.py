@@ -107,7 +107,9 @@ def _mixed(trace: Trace, layer: int, operations: np.ndarray) -> torch.Tensor:
     at, owner = trace.layers[layer], trace.owner[operations[:, 1]]
     mixed = torch.empty(len(operations) + ROWS, *at.v.shape[1:])
     limits = (trace.first[owner], trace.counts[owner])
-    kernels.perturb(*(at.base[i] for i in (0, 1, 4, 5)), operations, *limits, mixed.numpy())
+    # In one order of memory, so that one kernel is compiled and not one for each.
+    given = np.ascontiguousarray(operations)
+    kernels.perturb(*(at.base[i] for i in (0, 1, 4, 5)), given, *limits, mixed.numpy())
     return mixed
 
 

@@ -53,6 +53,7 @@ from pathmerge.errors import check_choice, check_range
 from pathmerge.models.config import Edges
 from pathmerge.models.transformer import Transformer
 from pathmerge.parallel import Workers
+from pathmerge.problems.batch import Batch
 from pathmerge.problems.distribution import Distribution
 from pathmerge.rng import MAX_SEED
 
@@ -82,12 +83,6 @@ def probe(
     `progress` is called with the number of problems just read: 2·count for this model and for each of the
     controls `untrained` and `initial`.
     """
-    if not isinstance(model, Transformer):
-        raise ValueError(f"model={type(model).__name__}: must be a model of pathmerge, such as load_run(path).model")
-    if not isinstance(problem, Distribution):
-        raise ValueError(f"problem={problem!r}: must be a distribution, such as Balanced(input_size=32)")
-    check_range("count", count, 2 * LEAST_PROBLEMS, 10**7)
-    check_range("seed", seed, 0, MAX_SEED)
     check_choice("direction", direction, ("both", *DIRECTIONS))
     check_choice("rows", rows, ROW_KINDS)
     check_choice("by", by, CANDIDATES)
@@ -96,10 +91,7 @@ def probe(
     controls = (controls,) if isinstance(controls, str) else tuple(controls)
     for control in controls:
         check_choice("controls", control, CONTROLS)
-    if problem.name == "language":
-        raise ValueError(f"problem={problem.describe()}: a row of text is no vertex; must be of symbolic tokens")
-    splits = [problem.sample(count, seed=seed, split=split, threads=threads) for split in ("validation", "test")]
-    repeated = np.isin(splits[1].identity, splits[0].identity)
+    splits, repeated = check_probes(model, problem, count=count, seed=seed, threads=threads)
     ask = Ask(
         rows=rows,
         by=by,
@@ -112,7 +104,7 @@ def probe(
         fitting, testing = (Parts(batch, model, ask) for batch in splits)
         ask = replace(ask, most=_most_distance(workers, testing, repeated))
         found += _probe(workers, model, fitting, testing, repeated, ask, progress)
-        others = {"untrained": replace(model.config, initialisation="default")}
+        others = {"untrained": model.config.without_prior()}
         if model.config.initialisation != "default":
             others["initial"] = model.config
         for name in ("untrained", "initial"):
@@ -120,6 +112,30 @@ def probe(
                 other = others[name].build(seed).to(model.ln_final.weight.device)
                 found += _probe(workers, other, fitting, testing, repeated, replace(ask, labels=(name,)), progress)
     return ProbeTable(rows=tuple(found))
+
+
+def check_probes(
+    model: Transformer, problem: Distribution, *, count: int = 2000, seed: int = 0, threads: int = 2
+) -> tuple[list[Batch], np.ndarray]:
+    """The problems to fit probes on and to score them on, and which of the second are among the first; raises if the
+    model or the problems do not allow it."""
+    if not isinstance(model, Transformer):
+        raise ValueError(f"model={type(model).__name__}: must be a model of pathmerge, such as load_run(path).model")
+    if not isinstance(problem, Distribution):
+        raise ValueError(f"problem={problem!r}: must be a distribution, such as Balanced(input_size=32)")
+    if problem.name == "language":
+        raise ValueError(f"problem={problem.describe()}: a row of text is no vertex; must be of symbolic tokens")
+    check_range("count", count, 2 * LEAST_PROBLEMS, 10**7)
+    check_range("seed", seed, 0, MAX_SEED)
+    splits = [problem.sample(count, seed=seed, split=split, threads=threads) for split in ("validation", "test")]
+    repeated = np.isin(splits[1].identity, splits[0].identity)
+    new = len(repeated) - int(repeated.sum())
+    if new < LEAST_PROBLEMS:
+        raise ValueError(
+            f"problem={problem.describe()}: has so few problems that only {new} of {count} test problems differ from "
+            f"those that probes are fitted to, must be {LEAST_PROBLEMS}; take larger graphs or all lookaheads"
+        )
+    return splits, repeated
 
 
 def _most_distance(workers: Workers, parts: Parts, repeated: np.ndarray) -> int:

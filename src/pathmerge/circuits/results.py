@@ -13,7 +13,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from pathmerge.circuits.explain import explain_all, warm_up
+from pathmerge.circuits.explain import explain_all, skipped_in, warm_up
 from pathmerge.circuits.files import Circuit, load_circuit
 from pathmerge.circuits.options import Options
 from pathmerge.circuits.summary import summarise
@@ -59,6 +59,12 @@ class Inputs:
         return found
 
 
+def check_inputs(inputs: Inputs, options: Options) -> None:
+    """Raise unless there is something to explain."""
+    if all(skipped_in(batch, options) == len(batch) for _, batch in inputs.batches):
+        raise ValueError("replacement='absent': skips all of these inputs, since every vertex id occurs in them")
+
+
 def file_name(problem: Distribution, index: int) -> str:
     """What the files of one input are called: its difficulty and its number."""
     words = [problem.name]
@@ -81,6 +87,7 @@ def explain_into(
 ) -> tuple[list[Circuit], dict[str, Any]]:
     """Explain what is not there yet; returns all circuits and the summary, which is also written."""
     open_folder(folder, model, inputs, options)
+    source = {**(source or {}), "weights": weights_hash(model)}
     known = read_json(folder / SKIPPED, list) if (folder / SKIPPED).exists() else []
     skipped: set[str] = {str(name) for name in known}
     circuits: list[Circuit] = []
@@ -91,7 +98,8 @@ def explain_into(
         asked |= {path.name for path in paths}
         for first, last, there in _stretches([path.exists() or path.name in skipped for path in paths]):
             if there:
-                circuits += [_load(paths[i], batch, i) for i in range(first, last) if paths[i].exists()]
+                made = [i for i in range(first, last) if paths[i].exists()]
+                circuits += [_load(paths[i], batch, i, options, source["weights"]) for i in made]
                 if progress is not None:
                     progress(last - first)
                 continue
@@ -114,18 +122,33 @@ def explain_into(
     if computed:
         pace: float | None = seconds / computed
     else:
-        pace = read_json(folder / SUMMARY, dict).get("seconds_per_input") if (folder / SUMMARY).exists() else None
+        pace = _pace(folder / SUMMARY)
     summary = summarise(circuits, skipped=len(skipped & asked), seconds_per_input=pace)
     write_json(folder / SUMMARY, summary)
     return circuits, summary
 
 
-def _load(path: Path, batch: Batch, index: int) -> Circuit:
-    """The circuit of one input of a batch; another input's is refused."""
+def _load(path: Path, batch: Batch, index: int, options: Options, weights: str) -> Circuit:
+    """The circuit of one input of a batch; another input's, model's or method's is refused."""
     circuit = load_circuit(path)
-    if circuit.input.tokens != tuple(batch.tokens[index].tolist()):
-        raise ValueError(f"path={str(path)!r}: is the circuit of another input; remove it, or choose another folder")
+    settings = [field.name for field in fields(Options) if hasattr(circuit.method, field.name)]
+    for what, there, asked in (
+        ("of another input", circuit.input.tokens, tuple(batch.tokens[index].tolist())),
+        ("of another model", circuit.model.get("weights", weights), weights),
+        *((f"made with another {name}", getattr(circuit.method, name), getattr(options, name)) for name in settings),
+    ):
+        if there != asked:
+            raise ValueError(f"path={str(path)!r}: is a circuit {what}; remove it, or choose another folder")
     return circuit
+
+
+def _pace(summary: Path) -> float | None:
+    """What an earlier summary says that an input took; a damaged one, which is made anew, says nothing."""
+    try:
+        found = read_json(summary, dict).get("seconds_per_input")
+    except ValueError:
+        return None
+    return float(found) if isinstance(found, int | float) else None
 
 
 def _stretches(flags: Sequence[bool]) -> list[tuple[int, int, bool]]:
@@ -147,7 +170,13 @@ def open_folder(folder: Path, model: Any, inputs: Inputs, options: Options) -> N
     }
     path = folder / ABOUT
     if path.exists():
-        found = {"loops": 1, **read_json(path, dict)}
+        try:
+            found = {"loops": 1, **read_json(path, dict)}
+        except ValueError:
+            raise ValueError(
+                f"out={str(folder)!r}: its {ABOUT}, which says what the circuits were made with, cannot be read; "
+                "choose another folder"
+            ) from None
         for name, value in about.items():
             there = found.get(name)
             if there != value:

@@ -14,7 +14,7 @@ from typing import Any
 from pathmerge.circuits.explain import explain_all
 from pathmerge.circuits.files import Circuit
 from pathmerge.circuits.options import Options
-from pathmerge.circuits.results import Inputs, open_folder
+from pathmerge.circuits.results import Inputs, check_inputs, open_folder
 from pathmerge.circuits.summary import summarise
 from pathmerge.disk import read_json, write_csv, write_json
 
@@ -51,11 +51,12 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """A row for each setting: the three thresholds and the summary's shares. What is in the folder is not computed
     again; one made for something else is refused."""
+    check_inputs(inputs, options)
     open_folder(folder, model, inputs, options)
     batches = [batch for _, batch in inputs.batches]
     total = sum(map(len, batches))
     known = read_json(folder / ROWS, list) if (folder / ROWS).exists() else []
-    if any(not isinstance(row, dict) or {*VALUES, "inputs", *COLUMNS} - row.keys() for row in known):
+    if not all(isinstance(row, dict) and _is_whole(row) for row in known):
         raise ValueError(f"out: {str(folder / ROWS)!r} is damaged; remove it, and its settings are tried again")
     there = {(row["alpha"], row["kappa1"], row["kappa2"]): row for row in known if row["inputs"] == total}
     table: list[dict[str, Any]] = []
@@ -80,3 +81,9 @@ def sweep(
         table.append(row)
     write_csv(folder / TABLE, table)
     return table
+
+
+def _is_whole(row: dict[str, Any]) -> bool:
+    """Whether a row that was read has all its numbers; shares of nothing are none."""
+    numbers = [row.get(name) for name in (*VALUES, "inputs")] + [row.get(name, "") or 0 for name in COLUMNS]
+    return all(isinstance(value, int | float) for value in numbers)

@@ -70,7 +70,7 @@ def explain(
             trained on.
         plan: Say how many passes, how much memory and how much time it takes, and end.
         pictures: How many of the circuits to draw.
-        threads: Cores to compute with; they change nothing but the time.
+        threads: Cores to compute with; they change the time, and numbers by rounding at the most.
         initial: Explain the initial weights instead, of a run or of a shipped model, as a control.
         history: Trace the same inputs through the run's checkpoints: when does each merge appear?
         sweep: Try other thresholds too: how do the results depend on α, κ1 and κ2?
@@ -97,7 +97,7 @@ def explain(
     if history and subject.run is None:
         raise ValueError("history: needs a run with several checkpoints; train with --keep-every EXAMPLES")
     problems = _problems(subject, problem, lookahead)
-    from pathmerge.circuits.results import Inputs, open_folder
+    from pathmerge.circuits.results import Inputs, check_inputs, open_folder
     from pathmerge.heldout import NONE_HELD
 
     announce_compilation(subject.problem)
@@ -109,14 +109,19 @@ def explain(
         print(f"note: {total} inputs instead of {count * len(problems)}: too few problems are held out")
     rounds = 1
     if history and subject.run is not None:
-        from pathmerge.circuits.history import check_inputs, checkpoints_of
+        from pathmerge.circuits.history import checkpoints_of
 
         rounds = len(checkpoints_of(subject.run))
         check_inputs(inputs, options)
     elif sweep:
         from pathmerge.circuits.sweep import settings
 
+        check_inputs(inputs, options)
         rounds = len(settings(options))
+    if probes:
+        from pathmerge.circuits.probes import check_probes
+
+        check_probes(subject.model, _probed(problems))
     if plan:
         return _print_plan(subject, inputs, options, threads, rounds, probes)
     open_folder(out, subject.model, inputs, options)
@@ -171,6 +176,8 @@ def _load(given: str, initial: bool, input_size: int | None, merges: int | None,
             raise ValueError(f"{name}={value}: only for {whose}; {given!r} has its own")
 
     path, checkpoint = _checkpoint(Path(given))
+    if checkpoint is not None and initial:
+        raise ValueError(f"initial: {given!r} is a checkpoint, with weights of its own; give its run, {str(path)!r}")
     if checkpoint is not None or initial:
         return _load_moment(path, checkpoint)
     subject = load_subject(str(path), "search")
@@ -292,12 +299,15 @@ def _sweep(subject: Explained, inputs: Any, options: Options, out: Path, threads
     return 0
 
 
+def _probed(problems: tuple[Any, ...]) -> Distribution:
+    """Problems of the kind explained: of the one lookahead asked for, or of all."""
+    return problems[0] if len(problems) == 1 else replace(problems[0], lookahead=None)
+
+
 def _probes(subject: Explained, problems: tuple[Any, ...], out: Path, threads: int) -> list[Path]:
-    """Probes on problems of the kind explained: of the one lookahead asked for, or of all."""
     from pathmerge.circuits.probes import probe
 
-    problem = problems[0] if len(problems) == 1 else replace(problems[0], lookahead=None)
-    table = probe(subject.model, problem, threads=threads)
+    table = probe(subject.model, _probed(problems), threads=threads)
     written = [out / "probes.csv", out / "probes.png"]
     table.write_csv(written[0])
     table.write_figure(written[1], title=subject.title)

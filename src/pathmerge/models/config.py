@@ -6,8 +6,8 @@ A config is a frozen dataclass that builds its model. Importing this imports no 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pathmerge.encodings.language import ATOM_WIDTH, WORDS, text_width
 from pathmerge.encodings.language import PAD as TEXT_PAD
@@ -80,6 +80,10 @@ class ModelConfig:
         """The config as plain values; `model_from_dict` is the inverse."""
         values = {key: plain(value) for key, value in asdict(self).items() if key not in LATER or value is not None}
         return {"name": self.name, **values}
+
+    def without_prior(self) -> Self:
+        """The same model with PyTorch's initialisation: nothing of the task in it."""
+        return replace(self, initialisation="default")
 
     def build(self, seed: int = 0) -> Transformer:
         """The model with its initial weights, which depend on nothing but this config and the seed."""
@@ -183,6 +187,9 @@ class OneHot(ModelConfig):
         places = 0 if self.positions == "none" else self.tokens
         wide = self.vocabulary + self.hidden + places
         return wide + wide % 2 if self.positions == "rotary" else wide
+
+    def without_prior(self) -> Self:
+        return replace(self, initialisation="default", joining=0.0, following=None, asking=None)
 
     def build(self, seed: int = 0) -> Transformer:
         from pathmerge.models.sequence_transformer import SequenceTransformer
