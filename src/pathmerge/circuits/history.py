@@ -189,7 +189,7 @@ def _row(moment: Moment) -> dict[str, Any]:
 
 def history_figure(moments: Sequence[Moment], *, title: str = "") -> Figure:
     """Accuracy by lookahead, the share explained, and when the final circuits' operations appear, against examples."""
-    figure = Figure(figsize=(7.6, 7.6), layout="constrained")
+    figure = Figure(figsize=(8.4, 7.6), layout="constrained")
     panels = figure.subplots(3, 1, sharex=True)
     if title:
         figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
@@ -205,7 +205,6 @@ def history_figure(moments: Sequence[Moment], *, title: str = "") -> Figure:
             values = [getattr(moment, name)[length] for moment in moments]
             panel.plot(seen, values, color=colour, linewidth=1.4, marker=".", label=f"lookahead {length}")
         panel.set(ylim=(-0.03, 1.03), ylabel=label)
-    panels[0].legend(fontsize=8, frameon=False, loc="lower right")
     layers = len(moments[0].present)
     warm = colormaps["plasma"]
     for layer in range(layers):
@@ -217,7 +216,8 @@ def history_figure(moments: Sequence[Moment], *, title: str = "") -> Figure:
         ylabel="final circuit's operations\nalready there",
         xlabel="training examples",
     )
-    panels[2].legend(fontsize=8, frameon=False, loc="upper left")
+    for panel in (panels[0], panels[2]):  # beside the curves, which can be anywhere
+        panel.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     panels[2].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
