@@ -161,7 +161,9 @@ def test_the_default_recipe_fits_every_problem(problem: str, capsys: pytest.Capt
     assert joining in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("size", "asking", "following", "legible"), [(64, 1.7, 1.4, None), (128, 2.0, 1.7, True)])
+@pytest.mark.parametrize(
+    ("size", "asking", "following", "legible"), [(64, 1.7, 1.4, None), (128, 1.7, 1.4, True), (152, 2.0, 1.7, True)]
+)
 @pytest.mark.parametrize("problem", ["balanced", "naive", "star", "dfs", "selection-inference", "language"])
 def test_a_prior_that_follows_edges_is_left_out_where_there_is_no_search(
     problem: str, size: int, asking: float, following: float, legible: bool | None

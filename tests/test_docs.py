@@ -98,8 +98,22 @@ def test_tables_are_whole():
             assert len(columns) == 1, f"{page.name}: {rows[0]}"
 
 
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """What can stand behind # in a link to a page: its headings, as code hosts write them."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_lead_somewhere():
     for page in pages():
-        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-        for target in re.findall(r"\]\(([^)#]+)\)", text):
-            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+        for target in re.findall(r"\]\(([^)]+)\)", prose(page)):
+            if target.startswith("http"):
+                continue
+            name, _, anchor = target.partition("#")
+            there = page.parent / name if name else page
+            assert there.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(there), f"{page.name}: {target}"
