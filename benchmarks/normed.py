@@ -1,4 +1,4 @@
-"""Edge tokens with normalised queries and keys (QK-norm), as a file for `--use`: a trial of docs/recipes.md.
+"""Edge tokens with normalised queries and keys (QK-norm), as a file for `--use`: a trial of docs/experiments.md.
 
     .venv/bin/pathmerge --use benchmarks/normed.py train --recipe efficient --input-size 64 --model edges-normed
 

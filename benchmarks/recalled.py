@@ -1,5 +1,5 @@
 """Looped edge tokens that are given their input again before each loop, as a file for `--use`: a trial of
-docs/recipes.md.
+docs/experiments.md.
 
     .venv/bin/pathmerge --use benchmarks/recalled.py train --recipe efficient --input-size 64 --model edges-recalled \\
       --model.layers 1 --model.loops 5

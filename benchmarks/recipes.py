@@ -1,4 +1,4 @@
-"""The evidence behind docs/recipes.md: every training it speaks of, by name; trains what is missing and prints tables.
+"""The evidence behind docs/recipes.md and docs/experiments.md: trainings by name; trains what is missing.
 
     .venv/bin/python benchmarks/recipes.py                    # what there is, and how far each training came
     .venv/bin/python benchmarks/recipes.py train NAME ...     # train these (a name, or the beginning of several)
@@ -142,6 +142,8 @@ def trials() -> Iterator[Trial]:
         yield Trial(f"paper/paper-32/seed{seed}", changed(recipe("paper", 32, seed), **published))
     yield Trial("post/matched-128/seed1", recipe("matched", 128, 1))
     yield Trial("post/matched-152/seed1", changed(recipe("matched", 152, 1), training__threads=1))
+    sharper = {"model__following": 1.7, "model__asking": 2.0, "training__threads": 1}
+    yield Trial("post/matched-128-sharper/seed1", changed(recipe("matched", 128, 1), **sharper))
     short = {"training__threads": 1, "training__examples": ABLATION_EXAMPLES}
     for seed in SEEDS:
         for name, changes in ABLATIONS.items():

@@ -1,8 +1,8 @@
 """Recipes: functions from an input size to a whole config. A variant is a few changed fields on top.
 
-Each names its track (SPEC section 9): T0 the paper's model, data and optimizer; T1 another optimizer, schedule or
-order; T1m the same with an initialisation that matches tokens; T2m one token per edge, with such an initialisation; T3
-with extra labels from the same graph.
+Each names its track (SPEC section 9): T0 the paper's model, data and optimizer; T1 another optimizer, schedule, order
+or initial scale; T2 another encoding, too; T3 extra labels from the same graph; an m behind it: attention starts with a
+prior.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
     and weights that are a running mean. Nothing tells it how to search, and problems do not grow.
 
     N=32 (`pathmerge train --recipe tuned --input-size 32 --seed S`): 0.995 at each lookahead after 280,000, 360,000 and
-    640,000 examples (seeds 1, 2, 3; median 360,000 and 8.0e12 FLOP; none failed). N=38, 5 layers: one of three seeds
-    converges within 1M examples, after 340,032 (docs/recipes.md).
+    640,000 examples (seeds 1, 2, 3; median 360,000 and 8.0e12 FLOP; none failed). N=38, with a layer less (the
+    graph-size study): one of three seeds converges within 1M examples, after 340,032 (docs/recipes.md).
     """
     base = growing(input_size, seed)
     model = replace(base.model, layers=base.model.layers + 1)  # one more than needed
@@ -70,7 +70,7 @@ def tuned(input_size: int, seed: int = 0) -> RunConfig:
 
 def growing(input_size: int, seed: int = 0) -> RunConfig:
     """What the recipes with a prior have in common: AdamW, and problems that grow by two vertices whenever the model is
-    right on 0.95 of them. (Without a prior it is slower than `tuned`: docs/recipes.md.)"""
+    right on 0.95 of them. (Without a prior it is slower than `tuned`: docs/log.md.)"""
     return RunConfig(
         problem=Balanced(input_size=input_size),
         model=OneHot(input_size=input_size, layers=layers_for(input_size), feed_forward_scale=0.03),
@@ -97,7 +97,8 @@ def growing(input_size: int, seed: int = 0) -> RunConfig:
 
 def matched(input_size: int, seed: int = 0) -> RunConfig:
     """T1m: problems that grow (`growing`), and attention that starts out joining the two ends of an edge and matching
-    equal vertices; from 19 vertices on, following edges instead, with a last row that reads in the last layer.
+    equal vertices; from 19 vertices on, following edges instead, with a last row that reads in the last layer; above,
+    rows whose vertex nothing is written over; above 41, sharper.
 
     N=32 (`pathmerge train --recipe matched --input-size 32 --seed S`): 0.995 at each lookahead after 220,032, 140,032
     and 120,000 examples (seeds 1, 2, 3; median 140,032 and 2.3e12 FLOP; none failed). N=64: after 247,552, 292,544 and
@@ -108,7 +109,7 @@ def matched(input_size: int, seed: int = 0) -> RunConfig:
     model, training, curriculum = base.model, base.training, base.curriculum
     vertices = Balanced(input_size=input_size).most_vertices
     if vertices >= 19:
-        # What is left to learn once such problems are mastered is what to do where ways meet (docs/recipes.md).
+        # What is left to learn once such problems are mastered is what to do where ways meet (docs/experiments.md).
         training = replace(training, average=20_000, loss="any", decay=310_000)
         curriculum = replace(curriculum, tangled=0.5, threshold=0.9)
     if vertices > 19:
@@ -142,13 +143,13 @@ def efficient(input_size: int, seed: int = 0) -> RunConfig:
     problems after 399,360, 350,080 and 400,000. N=305, 100 vertices (seed 1): 0.995 on all lookaheads together after
     735,104 examples; 0.9968, at the worst lookahead 0.9925, after 909,952 and 3.4e14 FLOP, when the rate is gone: not
     converged at each. One block seven times (`--model.layers 1 --model.loops 7`): 0.9983 and 0.9945 after 808,832.
-    N=512, 169 vertices, one block eight times (docs/recipes.md, seed 1): 0.988 and 0.972 after 574,336.
+    N=512, 169 vertices, one block eight times (docs/experiments.md, seed 1): 0.988 and 0.972 after 574,336.
     """
     base = edge_tokens(input_size, seed)
     vertices = Balanced(input_size=input_size).most_vertices
     if vertices >= 19:
         # What is left to learn once such problems are mastered is what to do where ways meet, and the largest
-        # lookahead, which such problems cannot have and only the last stage has (docs/recipes.md).
+        # lookahead, which such problems cannot have and only the last stage has (docs/experiments.md).
         training = replace(base.training, loss="any")
         curriculum = replace(base.curriculum, tangled=0.5, largest=4)
         base = replace(base, training=training, curriculum=curriculum)

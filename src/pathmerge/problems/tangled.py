@@ -1,8 +1,8 @@
 """Balanced graphs in which ways meet: some vertex has two parents.
 
 In most balanced graphs no ways meet (of 41 vertices four in five, of 9 nine in ten), and models trained on them make
-most of their mistakes on the rest (docs/recipes.md). These are the rest alone: to test on, and to train on more often
-(`Curriculum.tangled`).
+most of their mistakes on the rest (docs/experiments.md). These are the rest alone: to test on, and to train on more
+often (`Curriculum.tangled`).
 """
 
 from __future__ import annotations
