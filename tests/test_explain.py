@@ -310,8 +310,9 @@ def test_a_sweep_goes_on_where_it_stopped(model: Transformer, tmp_path: Path) ->
     more = sweep(tmp_path / "part", model, replace(inputs, count=3), Options(trust=False), threads=1)
     assert {row["count"] for row in more} == {3}
     rows = json.loads((tmp_path / "part/sweep.json").read_text())
-    for changed in ({"explained": "x"}, {"alpha": None}, {"inputs": "2"}):
-        (tmp_path / "part/sweep.json").write_text(json.dumps([{**rows[0], **changed}, *rows[1:]]))
+    lacking = {name: value for name, value in rows[0].items() if name != "explained"}
+    for damaged in ({**rows[0], "explained": "x"}, {**rows[0], "alpha": None}, {**rows[0], "inputs": "2"}, lacking):
+        (tmp_path / "part/sweep.json").write_text(json.dumps([damaged, *rows[1:]]))
         with pytest.raises(ValueError, match=r"sweep\.json' is damaged; remove it"):
             sweep(tmp_path / "part", model, inputs, Options(trust=False), threads=1)
 

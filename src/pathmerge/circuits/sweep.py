@@ -85,5 +85,5 @@ def sweep(
 
 def _is_whole(row: dict[str, Any]) -> bool:
     """Whether a row that was read has all its numbers; shares of nothing are none."""
-    numbers = [row.get(name) for name in (*VALUES, "inputs")] + [row.get(name, "") or 0 for name in COLUMNS]
-    return all(isinstance(value, int | float) for value in numbers)
+    known = all(isinstance(row.get(name), int | float) for name in (*VALUES, "inputs"))
+    return known and all(isinstance(row.get(name, ""), int | float | None) for name in COLUMNS)
